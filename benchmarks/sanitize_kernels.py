@@ -4,9 +4,10 @@ python benchmarks/sanitize_kernels.py [address thread memcheck AVX2 …] [--coun
     [--formats F32 BF16 …] [--json FILE]
 
 Products and whole layers are compared with float64; every second model's rows are computed one by
-one, too, and paths of its trees as plain text, which must give the same bits. Sizes are odd: hidden
-sizes off 16 and 32, heads of 40 to 256, one head of keys, windows, biases, trees, 1 to 40 rows, 1
-to 5 threads. The cases are those of tests/lm/native, whose tests try a few.
+one, too, paths of its trees as plain text, and drafts token by token, which must give the same
+bits. Sizes are odd: hidden sizes off 16 and 32, heads of 40 to 256, one head of keys, windows,
+biases, trees, 1 to 40 rows, 1 to 5 threads. The cases are those of tests/lm/native, whose tests try
+a few.
 """
 
 from __future__ import annotations
@@ -60,6 +61,7 @@ def try_out(how: Build, formats: tuple[str, ...], seeds: range) -> dict[str, Any
                 break
             case, tried = Case(seed, formats), tried + 1
             calls += attempt(case.check, seed % 2 == 0) or 0
+            calls += attempt(case.check_drafts) or 0
             worst = max(worst, case.error)
             if seed % 5 == 0 and {"Q8_0", "Q4_1"} <= set(formats):
                 attempt(check_refined, seed)

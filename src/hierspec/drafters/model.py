@@ -4,6 +4,8 @@ The device loop takes requests that share one sampler and whose scores are not e
 grammars and processors read tokens on the host). A window that reads the tokens is then asked about
 a few at once, and the uniforms of those beyond a stop are discarded. A leaf that could draft so
 discards them in the host loop as well, since which loop runs depends on other sequences.
+
+On a CPU the kernels draft like that where nothing is drawn and no window reads the tokens.
 """
 
 from __future__ import annotations
@@ -36,6 +38,7 @@ from hierspec.lm.base import (
     PredictingModel,
     Query,
     StepwiseModel,
+    drafts_in_one_call,
 )
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import ScoreRows, compute_signals, distributions, scores_error
@@ -94,6 +97,9 @@ class ModelDrafter:
             self.device_model = model if isinstance(model, DeviceModel) else None
         else:
             self.stepwise_model = model if isinstance(model, StepwiseModel) else None
+        self.greedy_model = self.device_model  # what makes greedy drafts by itself
+        if drafts_in_one_call(model) and node.window.signal is None:
+            self.greedy_model = model if isinstance(model, DeviceModel) else None
         self.forwards, self.seconds = 0, 0.0
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
@@ -104,8 +110,8 @@ class ModelDrafter:
             sampler = shared_sampler([call.job for call in calls])
         if sampler is None or (sampler.races and self.device_model is None):
             self.grow(drafts, self.scoring_step(drafts))
-        elif self.device_model is not None:
-            self.grow_on_device(self.device_model, drafts, sampler)
+        elif (model := self.greedy_model if sampler.greedy else self.device_model) is not None:
+            self.grow_on_device(model, drafts, sampler)
         else:
             assert self.stepwise_model is not None
             # Rows that nobody edits need no version counters.
@@ -255,9 +261,9 @@ class ModelDrafter:
         It depends on the leaf alone, so that a sequence spends the same uniforms whatever shares
         its batch, and whichever loop runs.
         """
-        if self.device_model is None:
-            return 1
-        return call.budget if self.node.window.signal is None else min(call.budget, _CHUNK)
+        if self.node.window.signal is None:
+            return call.budget
+        return 1 if self.device_model is None else min(call.budget, _CHUNK)
 
     def _query(self, draft: GrowingDraft) -> Query:
         context = draft.call.job.context

@@ -215,6 +215,35 @@ class DivisibleBackend(Backend, Protocol):
 
 
 @runtime_checkable
+class DraftingBackend(Backend, Protocol):
+    """A backend that goes on by itself: with the likeliest token, and with the one after that."""
+
+    def draft(
+        self,
+        hi: int,
+        spans: Sequence[Span],
+        outputs: Sequence[HiddenStates],
+        ids: Sequence[int],
+        counts: Sequence[int],
+        num_ids: int,
+    ) -> list[list[int]]:
+        """Return the ``counts[b]`` ≥ 1 likeliest tokens after span b, each given those before it.
+
+        Layers 0 … hi − 1 are run on ``ids``, and on all tokens drafted but the last ones, as by
+        :meth:`Backend.run`; of equal scores the one with the lower id is taken.
+
+        Args:
+            spans: without branches, in caches with room for the drafts.
+            outputs: of each span, where its rows and those of the drafted tokens are written.
+            num_ids: no id from there on is taken.
+
+        Raises:
+            NoDistributionError: some row of scores has NaN or forbids every token.
+        """
+        ...
+
+
+@runtime_checkable
 class RetrievalBackend(Backend, Protocol):
     """A backend that returns its attention's queries, keys and values.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import Distributions, Uniforms
+from hierspec.core.distributions import Distributions, OneHotDistributions, Uniforms
 from hierspec.core.nodes import Draft, LevelNode, Node, Verify
 from hierspec.errors import HierspecError
 from hierspec.sampling.sampler import Sampler
@@ -262,6 +262,14 @@ def scores_part(model: CacheUser) -> bool:
     return getattr(model, "partial", False)
 
 
+def drafts_in_one_call(model: CacheUser) -> bool:
+    """Return whether a model without recorded calls drafts greedily as a :class:`DeviceModel`.
+
+    A model that does says so by its attribute ``drafts_in_one_call``.
+    """
+    return getattr(model, "drafts_in_one_call", False)
+
+
 # (indices of queries, the token just picked for each) → scores [n, V] of the tokens after these
 NextScores = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
@@ -294,6 +302,13 @@ class DeviceDrafts(NamedTuple):
     distributions: list[Distributions]
     calls: int
     signals: list[list[float]] | None = None
+
+    @staticmethod
+    def greedy(tokens: list[list[int]]) -> DeviceDrafts:
+        """Return drafts of the likeliest tokens, made side by side."""
+        return DeviceDrafts(
+            tokens, [OneHotDistributions(tuple(own)) for own in tokens], max(map(len, tokens))
+        )
 
 
 SampledDraft = tuple[list[int], Distributions]  # tokens, and what each was drawn from
@@ -329,7 +344,8 @@ class DeviceTrees(NamedTuple):
 class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
-    It does so where it has :attr:`LanguageModel.graphs`, for requests that share one sampler.
+    It does so where it has :attr:`LanguageModel.graphs`, for requests that share one sampler; and
+    where it :func:`drafts_in_one_call`, for greedy requests without a signal.
     """
 
     def draft(

@@ -12,7 +12,7 @@ from hierspec.lm.native.formats import FORMATS, GROUP, SUPER
 from hierspec.lm.native.gguf_blocks import Codes
 from hierspec.lm.native.library import Library
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes
-from hierspec.lm.native.model import CACHE_DTYPES, LayerWeights, NativeModel
+from hierspec.lm.native.model import CACHE_DTYPES, Drafting, LayerWeights, NativeModel
 from hierspec.lm.trees import Branches
 
 ROUNDED = tuple(name for name, form in FORMATS.items() if not (form.units or form.table))
@@ -205,6 +205,86 @@ class Case:
             f"(start, rows, tree) {spans}"
         )
 
+    def model(self, kernels: Library) -> NativeModel:
+        return NativeModel(
+            *(kernels, self.layers, self.shape, self.kept),
+            narrow_inputs=self.narrow,
+            embedding=self.embedding,
+            final_norm=self.final_norm,
+            output=self.output,
+        )
+
+    def share(
+        self, kernels: Library, spans: list[Span], attended: torch.Tensor | None = None
+    ) -> None:
+        """Tell kernels in another process of the memory that calls read and write."""
+        if owns := getattr(kernels, "owns", None):
+            owns([span.cache for span in spans] + [self.rotations, attended, self.final_norm])
+            for one in self.layers:
+                owns((one.norm, one.mlp_norm, one.head_norm))
+
+    def check_drafts(self, kernels: Library) -> int:
+        """Draft after its texts in one call, and then token by token; return how many calls.
+
+        Raises:
+            WrongError: drafts, hidden states or caches differ in a bit.
+        """
+        if self.inputs is not None:
+            return 0
+        choose, model = random.Random(self.seed), self.model(kernels)
+        counts = [choose.choice((1, 2, 3, 6)) for _ in self.spans]
+        names, num_choices = None, choose.randint(1, self.output.num_out)
+        if choose.random() < 0.3:
+            names = torch.randperm(self.embedding.num_out, generator=self.generator)
+        longest = max(span.start + span.n + n for span, n in zip(self.spans, counts, strict=True))
+        angles = self.randn(longest, 1, self.shape.head_dim // 2) * 3
+        self.rotations = torch.polar(torch.ones_like(angles), angles)
+        spans = list[Span]()
+        for (old, start, n, _), count in zip(self.spans, counts, strict=True):
+            cache = torch.full((*old.shape[:3], start + n + count - 1, old.shape[4]), torch.nan)
+            cache[..., :start, :] = old[..., :start, :]
+            spans.append(Span(cache.to(self.kept), start, n))
+        hidden = [
+            torch.full((span.n + count - 1, self.shape.hidden_size), torch.nan)
+            for span, count in zip(spans, counts, strict=True)
+        ]
+
+        def run(
+            texts: list[Span], rows: list[torch.Tensor], ids: list[int], drafting: Drafting | None
+        ) -> torch.Tensor:
+            self.share(kernels, texts)
+            outputs = [HiddenStates(h, t.start) for h, t in zip(rows, texts, strict=True)]
+            last = [t.start + t.n - 1 for t in texts]
+            return model.run(
+                *(0, self.shape.num_layers, texts, outputs, self.threads),
+                ids=ids,
+                scored=[(states, (at,)) for states, at in zip(outputs, last, strict=True)],
+                rotations=self.rotations,
+                drafting=drafting,
+            )
+
+        drafting, at, calls = Drafting(counts, num_choices, names), 0, 1
+        run(spans, hidden, self.ids, drafting)
+        for span, states, found in zip(spans, hidden, drafting.tokens, strict=True):
+            own = span._replace(cache=torch.full_like(span.cache, torch.nan))
+            own.cache[..., : span.start, :] = span.cache[..., : span.start, :]
+            ids, expected, rows = self.ids[at : at + span.n], list[int](), list[torch.Tensor]()
+            at += span.n
+            while len(expected) < len(found):
+                h = torch.empty(own.n, self.shape.hidden_size)
+                scores = run([own], [h], ids, None)
+                calls += 1
+                rows.append(h)
+                best = int(scores[0, :num_choices].numpy().argmax())
+                expected.append(best if names is None else int(names[best]))
+                ids, own = expected[-1:], own._replace(start=own.start + own.n, n=1)
+            if list(found) != expected:
+                raise WrongError(f"{self}: drafts {list(found)}, one by one {expected}")
+            pairs = ((states, torch.cat(rows)), (span.cache, own.cache))
+            if not all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in pairs):
+                raise WrongError(f"{self}: drafts leave other bits than token by token")
+        return calls
+
     def check(self, kernels: Library, alone: bool = True) -> int:
         """Run it; return how many calls that took.
 
@@ -214,23 +294,13 @@ class Case:
         Raises:
             WrongError: scores are not float64's, or a row's bits depend on what is beside it.
         """
-        model = NativeModel(
-            *(kernels, self.layers, self.shape, self.kept),
-            narrow_inputs=self.narrow,
-            embedding=self.embedding,
-            final_norm=self.final_norm,
-            output=self.output,
-        )
-        calls = [0]
+        model, calls = self.model(kernels), [0]
 
         def run(rows: list[int], spans: list[Span], threads: int) -> torch.Tensor:
             """Hidden states of these rows behind the last layer, and their scores."""
             calls[0] += 1
             attended = None if self.inputs is None else self.inputs[rows]
-            if owns := getattr(kernels, "owns", None):
-                owns([span.cache for span in spans] + [self.rotations, attended, self.final_norm])
-                for one in self.layers:
-                    owns((one.norm, one.mlp_norm, one.head_norm))
+            self.share(kernels, spans, attended)
             outputs = [
                 HiddenStates(torch.empty(span.n, self.shape.hidden_size), span.start)
                 for span in spans

@@ -183,10 +183,15 @@ class Apart(Library):
         structs[own.scored] = ctypes.sizeof(scored)
         outputs = shape.output.contents.out if shape.output else 0
         data |= {own.scores: -4 * outputs * own.num_scored}
+        if own.choice_ids:
+            data[own.choice_ids] = 8 * outputs
         if own.parts:
             data[own.parts] = own.hi - own.lo
         for span in spans:
-            data[span.output] = -span.count * size
+            drafted = max(span.num_drafted - 1, 0)
+            data[span.output] = -(span.count + drafted) * size
+            if span.num_drafted:
+                data[span.draft] = -8 * span.num_drafted
             if span.input:
                 data[span.input] = span.count * size
             if span.tree:

@@ -36,4 +36,6 @@ def test_products_and_layers(tmp_path, name):
             for num_out, width in shapes_of(form)[:2]:
                 check_products(kernels, form, num_out, width)
         for seed in range(6):
-            Case(seed, formats).check(kernels, alone=seed < 3)
+            case = Case(seed, formats)
+            case.check(kernels, alone=seed < 3)
+            case.check_drafts(kernels)

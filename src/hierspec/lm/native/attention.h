@@ -38,7 +38,9 @@ typedef struct {
     const int64_t *tree;  /* null: stored by position. Else [count, 3], `position`, `text` and
                              `length` of each as in Row, then all their paths */
     const float *input;   /* of its rows [count, hidden]; null: they are tokens, to be embedded */
-    float *output;        /* the same behind the last layer */
+    float *output;        /* the same behind the last layer, and of drafted tokens after these */
+    int64_t num_drafted;  /* tokens to draft after its last row; 0 in all spans of a call, or in none */
+    int64_t *draft;       /* [num_drafted] where they go */
 } Span;
 
 /* A row of a call: where it is stored, and which of the stored tokens it attends to, in the order of

@@ -25,7 +25,7 @@ from .kept_panels import KeptPanels, panels_key
 from .library import Library
 from .library import load as load_kernels
 from .matrices import PackedMatrix, is_packable
-from .model import LayerWeights, NativeModel
+from .model import Drafting, LayerWeights, NativeModel
 
 FORMS = {torch.float32: "F32", torch.bfloat16: "BF16", torch.float16: "F16"}
 # Copies in fewer bits, and their output matrix: in many tokens' vocabularies few scores matter.
@@ -169,6 +169,32 @@ class NativeBackend(LeanBackend):
             attended=attended,
         )
         return scores if self._scored is None else self.over_vocabulary(scores)
+
+    def draft(
+        self,
+        hi: int,
+        spans: Sequence[Span],
+        outputs: Sequence[HiddenStates],
+        ids: Sequence[int],
+        counts: Sequence[int],
+        num_ids: int,
+    ) -> list[list[int]]:
+        """See :meth:`hierspec.lm.backend.DraftingBackend.draft`: all is one call of the kernels."""
+        names, num_choices = self._scored, min(num_ids, self.vocab_size)
+        if names is not None:
+            num_choices = int((names < num_ids).sum())  # they ascend
+        drafting = Drafting(counts, num_choices, names)
+        last = zip(outputs, spans, strict=True)
+        end = max(span.start + span.n + n for span, n in zip(spans, counts, strict=True))
+        self._layers.run(
+            *(0, hi, spans, outputs),
+            self._threads(hi * self._weights_per_layer + self._output.num_weights, len(ids)),
+            ids=ids,
+            scored=[(states, (span.start + span.n - 1,)) for states, span in last],
+            rotations=self.rotations_to(end),
+            drafting=drafting,
+        )
+        return [list(tokens) for tokens in drafting.tokens]
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = torch.empty(len(ids), self.hidden_size, dtype=self.dtype, device=self.device)

@@ -99,27 +99,41 @@ static void add_part(const Matrix *m, int t, int all, Packed *rows, float *buffe
         for (int64_t o = 0; o < width; o++) h[r * m->out + columns.lo + o] += buffer[r * width + o];
 }
 
-/* What of a model a call runs: layers lo … hi − 1, none where these are equal, and then the head. */
+/* What of a model a call runs: layers lo … hi − 1, none where these are equal, and then the head. Where
+ * its spans have drafts, one row of each is scored, and each token that is picked runs like that in
+ * its turn: the call then changes step by step. */
 typedef struct {
     int64_t lo, hi;
     const uint8_t *parts; /* of layer l those named by parts[l − lo]; null: all */
-    const Span *spans;
+    Span *spans;
     int64_t num_spans, rows;
-    const int64_t *ids;  /* [rows], read where a span has no input */
+    int64_t *ids;        /* [rows], read where a span has no input */
     const float *inputs; /* of q, k and v, [rows, their width], normed in stretches of `hidden`; null: h */
     const float *rotations; /* [positions, dim]: cos, sin of a pair side by side */
-    const float *const *scored; /* [num_scored] hidden states, those that the call makes included */
+    const float **scored; /* [num_scored] hidden states, those that the call makes included */
     int64_t num_scored;
-    float *scores; /* [num_scored, outputs] */
+    float *scores; /* [num_scored, outputs], of drafts those of the last step */
+    int64_t num_choices;      /* of the outputs the first so many can be picked */
+    const int64_t *choice_ids; /* [outputs] tokens; null: the outputs' numbers */
 } Call;
+
+/* An output, and its score. */
+typedef struct {
+    float score;
+    int64_t output;
+} Choice;
+
+enum { DONE = 0, NO_MEMORY = -1, NO_CHOICE = 1, GOES_ON = 2 };
 
 /* A call at work: memory that its threads share. */
 typedef struct {
     const Model *model;
-    const Call *call;
+    Call *call;
     Plan plan;
     Barrier barrier;
     float *h, *qkv, *attended, *gate, *up, *tops;
+    Choice *best; /* [threads, num_spans] where there are drafts, of each thread's outputs; else null */
+    int state;
 } Work;
 
 /* A thread's share of the layers, on h [rows, hidden]; x [rows, width of q's inputs] and packed [rows,
@@ -253,10 +267,72 @@ static void fill_rows(const Work *work) {
     }
 }
 
+/* The best of some scores: the first of equals, a NaN if there is one. */
+static Choice best_of(const float *scores, Part part) {
+    vec best = all_of(-INFINITY);
+    ivec places = {0}, lane = {0};
+    for (int i = 0; i < W; i++) lane[i] = i;
+    int64_t o = part.lo;
+    for (; o + W <= part.hi; o += W, lane += W) {
+        const vec own = *(const vec *)(scores + o);
+        const ivec better = (own > best) | (own != own);
+        best = choose(better, own, best);
+        places = (lane & better) | (places & ~better);
+    }
+    Choice found = {-INFINITY, part.lo};
+    for (int i = 0; i < W && o > part.lo; i++)
+        if (best[i] > found.score || best[i] != best[i] ||
+            (best[i] == found.score && part.lo + places[i] < found.output))
+            found = (Choice){best[i], part.lo + places[i]};
+    for (; o < part.hi; o++)
+        if (scores[o] > found.score || scores[o] != scores[o]) found = (Choice){scores[o], o};
+    return found;
+}
+
+/* A thread's best outputs of each span, among those that it has scored. */
+static void choose_own(const Work *work, int t, int all) {
+    const Matrix *output = work->model->output;
+    const Call *call = work->call;
+    Part own = outputs_of(output, part_of(num_panels(output), t, all));
+    if (own.hi > call->num_choices) own.hi = call->num_choices;
+    for (int64_t i = 0; i < call->num_spans; i++)
+        work->best[t * call->num_spans + i] = best_of(call->scores + i * output->out, own);
+}
+
+/* The token after each span goes to its draft, and into the call where the draft goes on. Returns
+ * what becomes of the work: NO_CHOICE where a row has NaN or nothing to choose. */
+static int draft_tokens(Work *work, int all) {
+    const Model *model = work->model;
+    Call *call = work->call;
+    int64_t num = 0;
+    for (int64_t i = 0; i < call->num_spans; i++) {
+        Choice best = {-INFINITY, 0};
+        for (int t = 0; t < all; t++) {
+            const Choice own = work->best[t * call->num_spans + i];
+            if (own.score > best.score || own.score != own.score) best = own;
+        }
+        if (!(best.score > -INFINITY)) return NO_CHOICE;
+        Span span = call->spans[i];
+        *span.draft++ = call->choice_ids ? call->choice_ids[best.output] : best.output;
+        if (!--span.num_drafted) continue;
+        span.start += span.count, span.output += span.count * model->hidden;
+        span.count = 1, span.input = 0;
+        call->ids[num] = span.draft[-1], call->scored[num] = span.output;
+        call->spans[num++] = span;
+    }
+    call->num_spans = call->num_scored = call->rows = num;
+    if (!num) return DONE;
+    free_plan(work->plan);
+    work->plan = plan_attention(model, call->spans, num, num, all);
+    if (!work->plan.rows) return NO_MEMORY;
+    fill_rows(work);
+    return GOES_ON;
+}
+
 /* --- what Python calls */
 
-/* Returns 0, or −1 where there is no memory. */
-int hierspec_run(const Model *model, const Call *call, int threads) {
+/* Returns DONE, NO_MEMORY or, of drafts, NO_CHOICE; the call then has the scores of a row without one. */
+int hierspec_run(const Model *model, Call *call, int threads) {
     const int64_t d = model->hidden, inner = model->inner, dim = model->dim, rows = call->rows;
     const int64_t heads = model->heads, width = (heads + 2 * model->kv_heads) * dim;
     const int has_layers = rows > 0 && call->lo < call->hi;
@@ -273,17 +349,16 @@ int hierspec_run(const Model *model, const Call *call, int threads) {
     if (of_scores > each) each = of_scores;
     const int64_t space_size = has_layers ? space_floats(model) : 0;
     each += space_size;
-    Work work = {.model = model, .call = call, .barrier = {0, 0, threads}};
+    Work work = {.model = model, .call = call, .barrier = {0, 0, threads}, .state = NO_MEMORY};
+    const int drafts = call->num_spans && call->spans->num_drafted;
     if (has_layers) work.plan = plan_attention(model, call->spans, call->num_spans, rows, threads);
+    if (drafts) work.best = malloc(sizeof(Choice) * (size_t)(threads * call->num_spans));
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || (has_layers && !work.plan.rows)) {
-        free(memory);
-        free_plan(work.plan);
-        return -1;
-    }
+    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best)) goto end;
     work.h = memory, work.qkv = work.h + rows * d, work.attended = work.qkv + rows * width;
     work.gate = work.attended + rows * heads * dim, work.up = work.gate + rows * inner;
     work.tops = work.up + rows * inner;
+    work.state = DONE;
     fill_rows(&work);
 #pragma omp parallel num_threads(threads)
     {
@@ -292,23 +367,31 @@ int hierspec_run(const Model *model, const Call *call, int threads) {
         work.barrier.count = omp_get_num_threads();
         const int t = omp_get_thread_num(), all = work.barrier.count;
         float *own = memory + common + t * each;
-        if (has_layers) {
-            const Space space = space_at(model, own + each - space_size);
-            run_layers(&work, own, own + rows * read, &space, t, all);
-        }
-        const float *h = work.h;
-        for (const Span *span = call->spans; t == 0 && span < call->spans + call->num_spans; span++) {
-            memcpy(span->output, h, sizeof(float) * (size_t)(span->count * d));
-            h += span->count * d;
-        }
-        if (call->num_scored) {
-            barrier_wait(&work.barrier, (Next){0});
-            score(&work, own, own + call->num_scored * d, t, all);
-        }
+        do {
+            if (has_layers) {
+                const Space space = space_at(model, own + each - space_size);
+                run_layers(&work, own, own + rows * read, &space, t, all);
+            }
+            const float *h = work.h;
+            for (int64_t i = 0; t == 0 && i < call->num_spans; h += call->spans[i++].count * d)
+                memcpy(call->spans[i].output, h, sizeof(float) * (size_t)(call->spans[i].count * d));
+            if (call->num_scored) {
+                barrier_wait(&work.barrier, (Next){0});
+                score(&work, own, own + call->num_scored * d, t, all);
+            }
+            if (drafts) {
+                choose_own(&work, t, all);
+                barrier_wait(&work.barrier, (Next){0});
+                if (t == 0) work.state = draft_tokens(&work, all);
+                barrier_wait(&work.barrier, next_part(&model->layers[call->lo].q, t, all));
+            }
+        } while (work.state == GOES_ON);
     }
+end:
     free(memory);
+    free(work.best);
     free_plan(work.plan);
-    return 0;
+    return work.state;
 }
 
 /* x [rows, in], normalised first unless `norm` is null → y [rows, out]. Returns 0, or −1 where there is

@@ -12,13 +12,14 @@ import torch
 from hierspec.lm.backend import HiddenStates, LayerParts, ScoredStates, Span
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.trees import Branches
+from hierspec.sampling.sampler import NoDistributionError
 
 from .library import Library
 from .matrices import MatrixStruct, PackedMatrix
 
 _MATRICES = ("q", "k", "v", "proj", "gate", "up", "down")
 _NORMALISED = {"q", "k", "v", "gate", "up"}  # whose inputs a norm has made even
-_ATTENTION, _MLP = 1, 2  # as in kernels.c
+_ATTENTION, _MLP, _NO_CHOICE = 1, 2, 1  # as in kernels.c
 _KEPT = 16  # spans, tokens and rows to score of calls whose arguments are kept
 _CPU = torch.device("cpu")
 CACHE_DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # as in attention.h
@@ -49,6 +50,8 @@ class _SpanStruct(Structure):
         *((name, c_int64) for name in ("layer_stride", "head_stride", "start", "count")),
         ("tree", POINTER(c_int64)),
         *((name, c_void_p) for name in ("input", "output")),
+        ("num_drafted", c_int64),
+        ("draft", c_void_p),
     ]
 
 
@@ -60,6 +63,8 @@ class _CallStruct(Structure):
         *((name, c_void_p) for name in ("ids", "inputs", "rotations", "scored")),
         ("num_scored", c_int64),
         ("scores", c_void_p),
+        ("num_choices", c_int64),
+        ("choice_ids", c_void_p),
     ]
 
 
@@ -72,13 +77,28 @@ class _Arguments:
         self.spans = (_SpanStruct * num_spans)()
         self.ids, self.scored = (c_int64 * num_ids)(), (c_int64 * num_scored)()
         self.call = _CallStruct(
-            spans=addressof(self.spans),
-            num_spans=num_spans,
-            ids=addressof(self.ids),
-            scored=addressof(self.scored),
-            num_scored=num_scored,
+            spans=addressof(self.spans), ids=addressof(self.ids), scored=addressof(self.scored)
         )
         self.at = ctypes.byref(self.call)
+
+
+class Drafting:
+    """What a call drafts after its spans: tokens with the best scores, each run in its turn.
+
+    Args:
+        counts: how many after each span, at least 1.
+        num_choices: of the outputs the first so many can be picked.
+        names: int64 [outputs], the outputs' tokens; ``None``: their numbers.
+
+    Attributes:
+        tokens: the drafts, once the call has returned.
+    """
+
+    def __init__(
+        self, counts: Sequence[int], num_choices: int, names: torch.Tensor | None = None
+    ) -> None:
+        self.num_choices, self.names = num_choices, names
+        self.tokens = [(c_int64 * count)() for count in counts]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -175,6 +195,7 @@ class NativeModel:
         rotations: torch.Tensor | None = None,
         parts: Sequence[LayerParts] | None = None,
         attended: torch.Tensor | None = None,
+        drafting: Drafting | None = None,
     ) -> torch.Tensor:
         """Run :meth:`.Backend.run`; return scores float32 [rows, outputs].
 
@@ -185,6 +206,11 @@ class NativeModel:
             parts: of these layers to run; default: all.
             attended: inputs of queries, keys and values in place of the hidden states, float32
                 [N, i, d], each normalised.
+            drafting: what is drafted after each span, of which one row is scored. The scores are
+                then the last step's.
+
+        Raises:
+            NoDistributionError: a token cannot be picked.
         """
         assert attended is None or attended.is_contiguous()
         places = [
@@ -197,7 +223,8 @@ class NativeModel:
         arguments = self._arguments.pop(shape, None) or _Arguments(*shape)
         call = arguments.call
         call.lo, call.hi, call.scores = lo, hi, scores.data_ptr()
-        call.rows = num_rows = self._set_spans(arguments, spans, outputs, inputs)
+        call.num_spans, call.num_scored = len(spans), len(places)
+        call.rows = num_rows = self._set_spans(arguments, spans, outputs, inputs, drafting)
         arguments.ids[:], arguments.scored[:] = ids, places
         call.rotations = None if rotations is None else rotations.data_ptr()
         call.inputs = None if attended is None else attended.data_ptr()
@@ -207,7 +234,13 @@ class NativeModel:
             for part in parts:
                 chosen[part.layer - lo] = _ATTENTION * part.attention | _MLP * part.mlp
         call.parts = None if chosen is None else addressof(chosen)
-        if self._library.run(self._at, arguments.at, threads):
+        if drafting is not None:
+            names = drafting.names
+            call.num_choices = drafting.num_choices
+            call.choice_ids = None if names is None else names.data_ptr()
+        if state := self._library.run(self._at, arguments.at, threads):
+            if state == _NO_CHOICE:
+                raise NoDistributionError(scores[: call.num_scored])
             raise MemoryError(f"no memory for {num_rows} rows")
         if max(shape) <= _KEPT:
             self._arguments[shape] = arguments
@@ -219,6 +252,7 @@ class NativeModel:
         spans: Sequence[Span],
         outputs: Sequence[HiddenStates],
         inputs: Sequence[HiddenStates],
+        drafting: Drafting | None,
     ) -> int:
         """Write what a call's spans are; return how many rows they have."""
         size, num_rows = self._row_bytes, 0
@@ -237,6 +271,10 @@ class NativeModel:
                 struct.cache = cache.data_ptr()
                 struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
             struct.tree = None if branches is None else _tree_array(spans[i], branches)
+            struct.num_drafted = 0
+            if drafting is not None:
+                struct.num_drafted = len(drafting.tokens[i])
+                struct.draft = addressof(drafting.tokens[i])
         return num_rows
 
     @property

@@ -19,8 +19,10 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.lm.backend import Backend, HiddenStates, ScoredStates, Span
-from hierspec.lm.base import NextScores, Query
+from hierspec.core.distributions import Uniforms
+from hierspec.lm.backend import Backend, DraftingBackend, HiddenStates, ScoredStates, Span
+from hierspec.lm.base import DeviceDrafts, NextScores, Query
+from hierspec.sampling.sampler import Sampler
 
 from .slots import SlotState
 from .trunk import SlotSharingModel, Trunk
@@ -43,6 +45,8 @@ class SelfDraft(SlotSharingModel):
         self.name = backend.name
         self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
         self.device = backend.device
+        self._drafting = backend if isinstance(backend, DraftingBackend) else None
+        self.drafts_in_one_call = self._drafting is not None
         # The layers that it attends in (all, if it leaves none out), and by segment of the trunk.
         self._attended = getattr(backend, "attended", tuple(range(backend.num_layers)))
         self._attended_by_segment = [
@@ -110,6 +114,35 @@ class SelfDraft(SlotSharingModel):
             return self._run(tokens, states, spans, outputs, asked)
 
         return scores, next_scores
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        sampler: Sampler,
+        uniforms: Sequence[Uniforms],
+    ) -> DeviceDrafts:
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: greedy, in one call of the backend."""
+        backend = self._drafting
+        assert backend is not None
+        assert sampler.greedy
+        prepared = self.trunk.prepare_drafts(queries, counts)
+        starts = [self.begin(item.state, item.first) for item in prepared]
+        if sum([item.end - n for item, n in zip(prepared, starts, strict=True)]) > self.trunk.chunk:
+            self.score(queries)  # a prompt, in passes of its own
+            starts = [self.begin(item.state, item.first) for item in prepared]
+        outputs = [
+            self._new_states(start, item.end + count - 1)
+            for start, item, count in zip(starts, prepared, counts, strict=True)
+        ]
+        layers, num_ids = backend.num_layers, sampler.vocab_size
+        drafts = self.trunk.draft(backend, layers, prepared, starts, outputs, counts, num_ids)
+        for item, start in zip(prepared, starts, strict=True):
+            self.store(item.state, len(item.tokens))
+            self.tokens += len(item.tokens) - start
+        self.calls += max(counts)
+        return DeviceDrafts.greedy(drafts)
 
     def _new_states(self, start: int, end: int) -> HiddenStates:
         shape = (end - start, self.backend.hidden_size)

@@ -201,6 +201,18 @@ class TrunkSlots:
         self.rewind(query.slot, first)
         self.make_room(query.slot, end)
 
+    def prepare_drafts(
+        self, queries: Sequence[Query], counts: Sequence[int]
+    ) -> list[PreparedQuery]:
+        """Prepare queries for one row each, behind which so many tokens will be drafted."""
+        prepared = [self.prepare(query) for query in queries]
+        for query, count in zip(queries, counts, strict=True):
+            self.make_room_for_draft(query, count)
+        return [
+            item._replace(state=query.slot.state)
+            for item, query in zip(prepared, queries, strict=True)
+        ]
+
     def divided(self, queries: Sequence[Query]) -> list[Query]:
         """Return queries for the same rows, to be asked one after another, where one cache cannot
         answer a query: positions depend on a text's length, and its rows are of texts before and

@@ -15,10 +15,12 @@ from collections.abc import Callable, Sequence
 import torch
 
 from hierspec.core.context import Context
+from hierspec.core.distributions import Uniforms
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, HiddenStates, ScoredStates, Span
-from hierspec.lm.base import NextScores, Query, Slot
+from hierspec.lm.backend import Backend, DraftingBackend, HiddenStates, ScoredStates, Span
+from hierspec.lm.base import DeviceDrafts, NextScores, Query, Slot
 from hierspec.lm.exit_heads import ExitHead
+from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.reads import sent
 
@@ -179,6 +181,27 @@ class Trunk(TrunkSlots):
         counters.head_rows += len(scores)
         return scores
 
+    def draft(
+        self,
+        backend: DraftingBackend,
+        num_layers: int,
+        prepared: Sequence[PreparedQuery],
+        starts: Sequence[int],
+        outputs: Sequence[HiddenStates],
+        counts: Sequence[int],
+        num_ids: int,
+    ) -> list[list[int]]:
+        """Run the first layers, this trunk's or a copy's, on tokens from ``starts`` on, and draft
+        what follows them (:meth:`.DraftingBackend.draft`); add all of it but the last to the slots.
+        """
+        spans = [item.span(start, item.end) for start, item in zip(starts, prepared, strict=True)]
+        ids = [t for s, i in zip(starts, prepared, strict=True) for t in i.tokens[s : i.end]]
+        ids = self.replace_unknown(ids)
+        drafts = backend.draft(num_layers, spans, outputs, ids, counts, num_ids)
+        for item, draft in zip(prepared, drafts, strict=True):
+            item.tokens.extend(draft[:-1])
+        return drafts
+
     def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the input of the first segment, [N, d], for N token ids at ``spans``."""
         input_ids = sent(self.replace_unknown(ids), torch.long, self.backend.device)
@@ -219,6 +242,9 @@ class ExitModel:
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
+        simple = index == 0 and head is None
+        self._drafting = backend if simple and isinstance(backend, DraftingBackend) else None
+        self.drafts_in_one_call = self._drafting is not None
 
     @property
     def trees(self) -> bool:
@@ -272,6 +298,37 @@ class ExitModel:
             return self._score(prepared)
 
         return scores, next_scores
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        queries: Sequence[Query],
+        counts: Sequence[int],
+        sampler: Sampler,
+        uniforms: Sequence[Uniforms],
+    ) -> DeviceDrafts:
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: greedy, in one call of the backend.
+
+        A context's last token is run in any case: the same numbers are written once more.
+        """
+        trunk, backend = self.trunk, self._drafting
+        assert backend is not None
+        assert sampler.greedy
+        prepared = trunk.prepare_drafts(queries, counts)
+        starts = [min(item.state.lengths[0], item.first) for item in prepared]
+        if sum([item.end - n for item, n in zip(prepared, starts, strict=True)]) > trunk.chunk:
+            self.score(queries)  # a prompt, in passes of its own
+            starts = [item.first for item in prepared]
+        outputs = [HiddenStates(item.state.outputs[0]) for item in prepared]
+        layers, num_ids = self.exit_layer, sampler.vocab_size
+        drafts = trunk.draft(backend, layers, prepared, starts, outputs, counts, num_ids)
+        for item, start in zip(prepared, starts, strict=True):
+            # Last: see the invariants of slots.
+            item.state.lengths[0] = len(item.tokens)
+            trunk.counters.tokens[0] += len(item.tokens) - start
+        trunk.counters.calls[0] += max(counts)
+        trunk.counters.head_rows += sum(counts)
+        return DeviceDrafts.greedy(drafts)
 
     def __repr__(self) -> str:
         return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"

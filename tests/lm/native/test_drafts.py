@@ -1,0 +1,203 @@
+"""Drafts that the kernels make in one call: what single steps draft, to the last bit."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+import torch
+from following import drafted
+from loading import hierarchy_of
+from safetensors.torch import load_file, save_file
+from tiny_models import save_tiny
+
+from hierspec import HierspecError
+from hierspec.core.context import Context
+from hierspec.lm.base import Query, drafts_in_one_call
+from hierspec.lm.lean.quantized import quantize
+from hierspec.lm.load import load
+from hierspec.lm.native import library
+from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.trunk.self_draft import SelfDraft
+from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.sampler import NoDistributionError, Sampler
+
+pytestmark = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+
+GREEDY = Sampler(vocab_size=90, temperature=0.0)  # of a target whose vocabulary is smaller
+FORMS = {"whole": None, "exit": 1, "8 bits": 8, "5 bits": 5, "4 bits": 4}
+
+
+@pytest.fixture(scope="module", params=["llama", "qwen3", "mistral"])
+def path(request, tmp_path_factory):
+    """Plain, with norms of heads, with windows."""
+    return save_tiny(request.param, tmp_path_factory.mktemp(request.param) / "m", seed=1)
+
+
+@pytest.fixture
+def calls(monkeypatch):
+    """The kernels' calls, of any model."""
+    made = list[int]()
+    run = NativeBackend.draft
+
+    def counted(self, *args):
+        made.append(1)
+        return run(self, *args)
+
+    monkeypatch.setattr(NativeBackend, "draft", counted)
+    return made
+
+
+def model_of(backend, form, chunk=512):
+    """A drafting model, and the target on its trunk."""
+    trunk = Trunk(backend, [1] if form == "exit" else [], chunk=chunk)
+    if form in ("whole", "exit"):
+        return trunk.view(FORMS[form]), trunk.view()
+    return SelfDraft(trunk, quantize(backend, FORMS[form])), trunk.view()
+
+
+def cached(slot):
+    """What a slot holds, and its keys, values and states where it says that they are there."""
+    state = slot.state
+    layers = [state.cache[i, ..., : max(n, 0), :] for i, n in enumerate(readable(state))]
+    states = [rows[:n] for rows, n in zip(state.outputs, state.lengths, strict=True)]
+    return slot.tokens, state.lengths, state.drafted, [*layers, *states]
+
+
+def readable(state):
+    return [max(n, state.lengths[-1]) for n in state.drafted]
+
+
+def assert_same(one, other):
+    *numbers, tensors = cached(one)
+    *expected, others = cached(other)
+    assert numbers == expected
+    assert all(torch.equal(a, b) for a, b in zip(tensors, others, strict=True))
+
+
+@pytest.mark.parametrize("form", FORMS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
+def test_drafts_are_those_of_single_steps(path, dtype, form):
+    """Some texts side by side, drafted on, checked by the target, and rewound in between."""
+    rng, backend = random.Random(form), load(str(path), dtype)
+    (model, target), (slow, slow_target) = (model_of(backend, form, 24) for _ in range(2))
+    assert drafts_in_one_call(model)
+    texts = [[rng.randrange(3, 90) for _ in range(n)] for n in (1, 7, 30)]
+    slots = [(model.open(), slow.open()) for _ in texts]
+    for _ in range(8):
+        some = rng.sample(range(3), rng.randint(1, 3))
+        counts = [rng.randint(1, 6) for _ in some]
+
+        def queries(side, rows=1, some=some):
+            contexts = [Context(texts[i]) for i in some]
+            return [
+                Query(slots[i][side], context, len(context) - rows + 1)
+                for i, context in zip(some, contexts, strict=True)
+            ]
+
+        found = model.draft(queries(0), counts, GREEDY, [()] * len(some))
+        with torch.inference_mode():
+            scores, after = slow.score_stepwise(queries(1), counts)
+            expected = drafted(scores, after, counts, GREEDY, ())
+        assert (found.tokens, found.calls) == (expected.tokens, expected.calls)
+        assert [[*row.ids] for row in found.distributions] == found.tokens
+        for i in some:
+            assert_same(*slots[i])
+        for i, draft in zip(some, found.tokens, strict=True):
+            num_kept = rng.randint(0, len(draft))
+            texts[i] += [*draft[:num_kept], rng.randrange(3, 90)]
+            if rng.random() < 0.2:
+                del texts[i][rng.randint(1, len(texts[i])) :]
+        if rng.random() < 0.7:
+            assert torch.equal(target.score(queries(0)), slow_target.score(queries(1)))
+            for i in some:
+                assert_same(*slots[i])
+
+
+@pytest.mark.parametrize("drafter", ["quantized", "early_exit", "draft_model"])
+def test_a_greedy_request_drafts_in_one_call_and_a_sampled_one_does_not(path, calls, drafter):
+    options = {"quantized": {"bits": 4}, "early_exit": {"exit_layer": 1}}
+    level = {
+        "method": drafter,
+        "num_speculative_tokens": 5,
+        **options.get(drafter, {"model": str(path)}),
+    }
+    level_of_window = {**level, "window": {"kind": "entropy", "threshold": 9.0}}
+    prompts = [[5, 9, 7], [11, 4, 4, 30, 8]]
+    request = {"max_new_tokens": 14, "ignore_eos": True}
+
+    def built(*levels):
+        target = {"model": str(path), "dtype": "float32"}
+        return hierarchy_of({"target": target, "levels": list(levels)})
+
+    expected = [r.token_ids for r in built().generate_batch(prompts, **request)]
+    results = built(level).generate_batch(prompts, **request)
+    assert [r.token_ids for r in results] == expected
+    rounds = max(r.target_calls for r in results) - 1  # the first one reads the prompt
+    assert rounds <= len(calls) <= rounds + 1
+    num_calls = len(calls)
+    found = built(level_of_window).generate_batch(prompts, **request)
+    assert [r.token_ids for r in found] == expected
+    built(level).generate_batch(prompts, temperature=1.0, seed=3, **request)
+    assert len(calls) == num_calls
+
+
+def test_scores_that_are_no_distribution_are_said(tmp_path, calls):
+    """Of a draft model that makes NaN of all tokens but those it has read until it drafts."""
+    path = save_tiny("llama", tmp_path / "m", seed=1, tie_word_embeddings=False)
+    draft = save_tiny("llama", tmp_path / "d", seed=2, tie_word_embeddings=False)
+    level = {"method": "draft_model", "model": str(draft), "num_speculative_tokens": 5}
+    target = {"model": str(path), "dtype": "float32"}
+    prompts = [[5, 9, 7], [11, 4]]
+    request = {"max_new_tokens": 12, "ignore_eos": True}
+    plain = hierarchy_of({"target": target, "levels": []})
+    first, other = (result.token_ids[0] for result in plain.generate_batch(prompts, **request))
+    assert other not in (*prompts[0], first)
+
+    tensors = load_file(draft / "model.safetensors")
+    embedding = tensors["model.embed_tokens.weight"]
+    known = [*prompts[0], first]
+    embedding[[i for i in range(len(embedding)) if i not in known]] = torch.nan
+    save_file(tensors, draft / "model.safetensors", {"format": "pt"})
+    hierarchy = hierarchy_of({"target": target, "levels": [level]})
+    with pytest.raises(HierspecError, match="produced NaN scores; try --dtype float32"):
+        hierarchy.generate(prompts[0], **request)
+    assert len(calls) == 1
+    model = hierarchy.root.below.model
+    queries = [
+        Query(model.open(), Context(text), len(text)) for text in (known, known[:1], prompts[1])
+    ]
+    with pytest.raises(NoDistributionError) as error:
+        model.draft(queries[:2], [1, 4], GREEDY, [(), ()])
+    assert error.value.scores.isnan().all(1).tolist() == [True], "in the second step"
+    with pytest.raises(NoDistributionError) as error:
+        model.draft(queries, [1, 4, 1], GREEDY, [(), (), ()])
+    assert error.value.scores.isnan().all(1).tolist() == [False, False, True]
+    assert model.draft(queries[:1], [1], GREEDY, [()]).tokens[0][0] < GREEDY.vocab_size
+
+
+@pytest.mark.parametrize("form", ["8 bits", "exit"])
+def test_an_interrupted_draft_costs_work_and_nothing_else(path, monkeypatch, form):
+    backend = load(str(path), torch.float32)
+    model, target = model_of(backend, form)
+    slot, text = model.open(), list(range(3, 20))
+
+    def scored(view, where, extra):
+        return view.score([Query(where, Context([*text, *extra]), len(text))])
+
+    want = scored(Trunk(backend).view(), Trunk(backend).open(), [8, 9, 10])
+    scored(target, slot, [])
+    run = backend.library.run
+
+    def interrupted(*args):
+        run(*args)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(backend.library, "run", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        model.draft([Query(slot, Context(text), len(text))], [6], GREEDY, [()])
+    monkeypatch.undo()
+    assert torch.equal(scored(target, slot, [8, 9, 10]), want)
+    monkeypatch.setattr(backend.library, "run", lambda *_: -1)
+    with pytest.raises(MemoryError):
+        model.draft([Query(slot, Context(text), len(text))], [6], GREEDY, [()])
