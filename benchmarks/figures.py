@@ -215,6 +215,13 @@ def predictions(key: str = "predicted_ms") -> list[float]:
     ]
 
 
+def shares_of_plain(file: str, temperature: float) -> list[float]:
+    """Errors of a bench's predictions as shares of plain decoding's time."""
+    cells = bench(file).cells
+    found = [cell.errors_over_plain for cell in cells if cell.temperature == temperature]
+    return [abs(error) for errors in found for error in errors]
+
+
 def bench_predictions(*files: str, temperature: float | None = None) -> list[float]:
     """Errors of what benches predicted from their own profiles."""
     return [
@@ -225,7 +232,7 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
         for one in some.measured
         if one.prediction is not None
         and (
-            file in (*CHATS.values(), *HONEST.values())
+            file in (*CHATS.values(), *HONEST.values(), OWN_BITS)
             or one.name in ("branch", "speculative", "hierarchy", "planned")
         )
     ]

@@ -96,6 +96,9 @@ def lower_bound(
     models = sorted({*(range(target) if usable is None else usable), target})
     depth_limit = len(models) if max_models is None else min(max_models, len(models))
     yields = np.cumsum(estimates.survival, axis=2)  # [i, k, n]: f(n)
+    for i, joint in estimates.joint_survival.items():
+        reached = np.pad(joint.sum(1).cumsum(1), ((0, 0), (0, yields.shape[2])), mode="edge")
+        yields[i] = reached[:, : yields.shape[2]]
     # Of a verifier, whether it keeps its bonus; by what it costs then, dropping can pay.
     drops = dropped_bonus and estimates.verify_without_bonus_ms is not None
     ways = {k: (True, False) if drops and k < target else (True,) for k in models}
@@ -158,10 +161,13 @@ def _tailed(
     """Price n tokens of model i, then 1..``longest`` of model s, verified by model k."""
     last = yields.shape[2] - 1
     n, t = np.arange(1, last + 1)[:, None], np.arange(1, longest + 1)[None]
-    call = estimates.check_ms(bonus)[i, k, np.minimum(n + t, last)]
-    of_tail = yields[s, k, t] - 1.0 - (0.0 if bonus else estimates.survival[s, k, t])
+    drafted, draft_ms, lost = t, estimates.draft_ms[s, t], estimates.survival[s, k, t]
+    if estimates.stops_by_itself(s):  # perhaps before the first token
+        drafted, draft_ms, lost = 0 * t, estimates.draft_ms[s].min(), 0.0
+    call = estimates.check_ms(bonus)[i, k, np.minimum(n + drafted, last)]
+    of_tail = yields[s, k, t] - 1.0 - (0.0 if bonus else lost)
     tokens = yields[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * of_tail
-    ratios = (kappa * n + estimates.draft_ms[s, t] + call) / tokens
+    ratios = (kappa * n + draft_ms + call) / tokens
     best = int(ratios.min(1).argmin())
     return _Term(float(ratios.min()), i, best + 1)
 

@@ -1,39 +1,47 @@
 """P2's two orders over estimates: drafts of two models, both verified by the target (MATH §2).
 
-All lengths of a pair are priced at once, in closed form. :mod:`hierspec.planner.latency`, which
-convolves the runs of one chain, gives the same prices (a test compares them); measured curves start
-afresh with every run of a model in both.
+All lengths of a pair are priced at once; where neither drafter stops by itself, in closed form.
+:mod:`hierspec.planner.latency`, which convolves the runs of one chain, gives the same prices (a
+test compares them); measured curves start afresh with every run of a model in both.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from itertools import combinations
+from itertools import combinations, product
 
 import numpy as np
 
 from .estimates import Chain, Estimates, Order
+from .latency import prices
 
 
 def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:
     """Yield (milliseconds a token, best chain) of each order of each pair of drafters.
 
     Drafts beyond the estimates' longest are charged as that long and keep all their tokens, so
-    the figure is exact below that length and too low above. Drafters that stop by themselves,
-    and those of several drafts at once, are left out.
+    the figure is exact below that length and too low above. A drafter that stops by itself, such as
+    a look-up, is appended to a run of another (the horizontal order); those of several drafts at
+    once are left out.
     """
     target = estimates.target
     drafters = [
         i
         for i in sorted(models)
-        if i != target
-        and not estimates.stops_by_itself(i)
-        and i not in estimates.multi_drafters
-        and estimates.can_draft(i, target)
+        if i != target and i not in estimates.multi_drafters and estimates.can_draft(i, target)
     ]
     n = np.arange(1, estimates.max_budget + 1)[:, None]
     m = np.arange(1, estimates.max_budget + 1)[None]
     for small, mid in combinations(drafters, 2):
+        if estimates.stops_by_itself(mid):
+            continue
+        if estimates.stops_by_itself(small):
+            models = (small, mid, target)
+            lengths = product(range(1, estimates.max_budget + 1), repeat=2)
+            chains = [Chain(models, pair, order="horizontal") for pair in lengths]
+            each = prices(estimates, chains)[0].sum(0)
+            yield float(each.min()), chains[int(each.argmin())]
+            continue
         for order in ("interleaved", "horizontal"):
             ms = _prices(estimates, small, mid, n, m, order)
             best = np.unravel_index(ms.argmin(), ms.shape)

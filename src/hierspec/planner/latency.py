@@ -85,7 +85,7 @@ class PriceCache:
             return ms
         groups: dict[tuple[object, ...], list[Chain]] = defaultdict(list)
         for chain in dict.fromkeys(chain for chain in chains if chain not in self.ms_by_chain):
-            budgets = () if chain.order == "chain" else chain.budgets
+            budgets = chain.budgets if chain.order == "interleaved" else ()
             groups[len(chain.budgets), chain.tail, chain.order, budgets].append(chain)
         for group in groups.values():
             ms = prices(self.estimates, group)[0].sum(0)
@@ -98,7 +98,7 @@ class PriceCache:
 def prices(
     estimates: Estimates, chains: Sequence[Chain], overshoot: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Price chains of one shape: depth, tail and order; and of P2's orders, budgets.
+    """Price chains of one shape: depth, tail and order; and of the interleaved one, budgets.
 
     Returns:
         [levels, B] milliseconds a token of each level, smallest first (NaN or infinite where a

@@ -225,8 +225,8 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
                 changed[j] += b
                 if changed[i] in space.budgets and changed[j] in space.budgets:
                     yield replace(chain, budgets=tuple(changed))
-    middle = chain.models[1:-1]
-    if middle and not space.estimates.stops_by_itself(chain.models[0]):
+    middle = chain.models[1:-1] if chain.order == "chain" else ()
+    if middle:
         for tail in range(space.variations.tail + 1):
             if tail != chain.tail and space.estimates.can_draft(chain.models[0], chain.models[-1]):
                 yield replace(chain, tail=tail)
@@ -274,10 +274,10 @@ def _rank_by_search(space: Space, further: Iterable[Chain], top: int) -> list[Ch
     starts = [Chain((target,)), bound.chain, *_best_chains(prices, singles, _STARTS)]
     search(prices, space, starts + distinct_levels(further, _STARTS))
     if space.variations.orders and (space.max_models is None or space.max_models >= 3):
-        concatenated = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
-        prices.price(
-            [chain for _, chain in concatenated if space.fit_memory(chain.models)][:_STARTS]
-        )
+        found = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
+        concatenated = [chain for _, chain in found if space.fit_memory(chain.models)][:_STARTS]
+        prices.price(concatenated)
+        polish(prices, space, [chain for chain in concatenated if chain.order == "horizontal"])
     if top > 1:  # runners-up deserve their best budgets too
         leaders = distinct_levels(_rank_priced(prices), 2 * top)
         polish(prices, space, [c for c in leaders if c.order == "chain" and not c.plain])

@@ -19,7 +19,14 @@ from hierspec.utils.records import Record
 from hierspec.utils.schema import Boolean, Natural
 from hierspec.utils.terminal import counted
 
-from .method_records import PLAIN, FiniteNumber, MethodRecord, Positive, Tally
+from .method_records import (
+    PLAIN,
+    FiniteNumber,
+    MethodRecord,
+    Positive,
+    PredictionComparison,
+    Tally,
+)
 
 KIND, SCHEMA_VERSION = "hierspec-bench", 1
 
@@ -73,6 +80,22 @@ class TemperatureRecord(Record):
     def unmeasured(self) -> list[MethodRecord]:
         """Methods left out, or not measured yet."""
         return [method for method in self.methods if method.summary is None]
+
+    @property
+    def predictions(self) -> list[tuple[MethodRecord, PredictionComparison]]:
+        """Measured methods that were predicted, each with its prediction."""
+        found = [(method, method.prediction) for method in self.measured]
+        return [(method, prediction) for method, prediction in found if prediction is not None]
+
+    @property
+    def errors_over_plain(self) -> list[float]:
+        """Errors of predicted times as shares of plain decoding's, one a method.
+
+        They are those of a machine that is as fast in the bench as it was in the profile.
+        """
+        ratios = {method.name: 1 + prediction.error for method, prediction in self.predictions}
+        plain = ratios.pop(PLAIN, None)
+        return [] if plain is None else [ratio / plain - 1 for ratio in ratios.values()]
 
     def compare(self, method: MethodRecord) -> GreedyComparison:
         """Compare greedy texts with plain decoding's, run by run.

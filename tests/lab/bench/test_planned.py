@@ -1,5 +1,6 @@
 """Chains of a profile in a method's configuration."""
 
+from hierspec.planner.estimates import Chain
 from hierspec.profiling.profile import from_dict
 from hierspec_lab.bench.methods.planned import chain_of
 
@@ -41,6 +42,25 @@ def test_a_chain_that_the_profile_knows():
     other = [{"method": "draft_model", "model": "x", "num_speculative_tokens": 2}]
     assert chain_of(profile, {"levels": other}) is None
     assert chain_of(profile, {"generate": {}}) is None
+
+
+def test_a_look_up_appended_to_what_is_handed_up():
+    levels = [{"method": "draft_model", "model": name} for name in ("s", "m", "l")]
+    profile = profile_of(*levels)
+    small, mid, large = ({**level, "num_speculative_tokens": 2} for level in levels)
+    verifying = {**mid, "verify": "block"}
+
+    def asked(chain, end, repeat=1):
+        whole = {"method": "concatenate", "parts": [chain, end], "repeat": repeat}
+        found = chain_of(profile, {"levels": [whole], "verify": "block"})
+        return found and found[0]
+
+    target = 3
+    assert asked([mid], [small]) == Chain((0, 1, target), (2, 2), order="horizontal")
+    assert asked([small, verifying], [small]) == Chain((0, 1, target), (2, 2), tail=2)
+    others = [([small], [mid]), ([small, verifying], [large]), ([mid], [small, verifying])]
+    assert not any(asked(*parts) for parts in others)
+    assert asked([mid], [small], repeat=2) is None
 
 
 def test_several_drafts_by_the_rule_for_one():

@@ -50,6 +50,19 @@ def test_the_roofline_is_called_an_estimate():
     assert "(the best of 2 samples of memory&#39;s bandwidth)" in html({"x": data})
 
 
+def test_errors_of_predictions_are_told_with_the_machines_drift_taken_out():
+    data = made_up((0.0,))
+    (cell,) = data.cells
+    slower = {"plain": 1.25, "planned": 1.25 * 1.02}
+    cell.methods = [method for method in cell.methods if method.name in slower]
+    for method in cell.methods:
+        method.predicted_ms_per_token = 2.0
+        method.summary.decode_ms_per_token.mean = 2.0 * slower[method.name]
+    said = " ".join(shown(data).split())
+    assert "Errors of predictions: 20.8 % in the median, 21.6 % at worst" in said
+    assert "as shares of plain decoding's time 2.0 % in the median, 2.0 % at worst." in said
+
+
 def test_table_and_page_show_the_same_median_under_one_name():
     data = made_up((0.0,))
     data.cells[0].methods = data.cells[0].methods[:2]

@@ -11,6 +11,7 @@ from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
+from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
@@ -18,7 +19,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import Variations
+from hierspec.planner.search import ALL_VARIATIONS, Variations
 from hierspec.profiling.auto import control_chain
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
@@ -72,10 +73,10 @@ class Planning:
         return self.profiles[temperature]
 
     def plan(self, temperature: float) -> Plan:
-        """Return the best plan among the kinds of hierarchies that ``auto`` chooses from."""
+        """Return the best plan of any shape, as ``hierspec plan`` does."""
         if temperature not in self.plans:
             estimates = self.profile(temperature).estimates(temperature)
-            self.plans[temperature] = plan(estimates, variations=Variations(dropped_bonus=True))
+            self.plans[temperature] = plan(estimates, variations=ALL_VARIATIONS)
         return self.plans[temperature]
 
 
@@ -115,7 +116,8 @@ def planned(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def online(models: BenchModels, temperature: float) -> list[Method]:
-    """Return the same plan with one more level at hand, adapted while text is written."""
+    """Return the best plan of levels one above the other, with one more level at hand, adapted
+    while text is written."""
     return [OnlineMethod("online", models, temperature)]
 
 
@@ -123,8 +125,9 @@ class OnlineMethod(HierarchyMethod):
     """The planned hierarchy under a controller, as :meth:`hierspec.Hierarchy.auto` builds it."""
 
     def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
-        current = planning(models)
-        chain = control_chain(current.profile(temperature), current.plan(temperature))
+        profile = planning(models).profile(temperature)
+        estimates = profile.estimates(temperature)
+        chain = control_chain(profile, plan(estimates, variations=Variations(dropped_bonus=True)))
         content = _levels_and_rule(models, temperature, chain)
         super().__init__(name, models, **content)
         self.configuration["online"] = True
@@ -132,7 +135,7 @@ class OnlineMethod(HierarchyMethod):
         config = dataclasses.replace(parsed, target=models.target)
         built, controller = build(config, models.loaded), None
         if not chain.plain:
-            controller = OnlineController(built.root, current.plan(temperature).estimates, chain)
+            controller = OnlineController(built.root, estimates, chain)
         self._hierarchy = Hierarchy(built, controller=controller)
 
     @property
@@ -184,12 +187,17 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
     keys = ("levels", "verify", "top_m", "allow_lossy")
     content = {key: configuration[key] for key in keys if key in configuration}
     config = HierarchyConfig.from_dict({"target": "target", **content})
-    levels = [level for level in config.levels if isinstance(level, LevelConfig)]
-    if len(levels) < len(config.levels):  # one is a concatenation
+    chain, tail = config.levels, ()
+    match chain:
+        case (ConcatenateConfig(parts=(chain, (_,) as tail), repeat=1),):
+            pass
+    every = [level for level in (*chain, *tail) if isinstance(level, LevelConfig)]
+    if len(every) < len(chain) + len(tail):  # one is another concatenation
         return None
+    levels = every[: len(chain)]
     profiled = [model.config for model in profile.models[:-1]]
     numbers, budgets, dropped = [], [], []
-    for level in levels:
+    for level in every:
         unplanned = dataclasses.replace(level, num_speculative_tokens=1, verify=None, bonus=True)
         if unplanned not in profiled:
             return None
@@ -202,9 +210,15 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
         rule = next(
             (single for single, of in RULES_FOR_SEVERAL_DRAFTS.items() if of == config.verify), None
         )
+    order, appended = "chain", 0
+    if tail and len(levels) == 1:  # no level verifies
+        order, numbers, budgets = "horizontal", numbers[::-1], budgets[::-1]
+    elif tail:
+        if len(levels) != 2 or numbers.pop() != numbers[0]:
+            return None
+        appended = budgets.pop()
     rules = {rule or config.verify, *(level.verify or "tokenwise" for level in levels[1:])}
     if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
         return None
-    target = len(profile.models) - 1
-    chain = Chain((*numbers, target), tuple(budgets), dropped_bonus=tuple(dropped))
-    return chain, rule or config.verify
+    models = (*numbers, len(profile.models) - 1)
+    return Chain(models, tuple(budgets), order, appended, tuple(dropped)), rule or config.verify

@@ -6,7 +6,6 @@ the results have no numbers for it. matplotlib's constrained layout finds room f
 
 from __future__ import annotations
 
-import statistics
 import textwrap
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -28,6 +27,8 @@ from hierspec_lab.plotting.figures import (
     sheet,
     shortened,
 )
+
+from .columns import prediction_errors
 
 WIDTH = 8.2  # inches: about 790 pixels of an SVG in a browser, unscaled
 ROW, BAR = 0.27, 0.62  # inches from bar to bar; the share of it that a bar fills
@@ -239,10 +240,9 @@ def _curve(depth: int, shares: Sequence[float] = ()) -> Any:
 
 def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
     """Draw predicted against measured latency: numbered points, and their list beside."""
-    rows = [(m, prediction) for m in cell.measured if (prediction := m.prediction)]
+    rows = sorted(cell.predictions, key=lambda pair: pair[1].measured)
     if not rows:
         return None
-    rows.sort(key=lambda pair: pair[1].measured)
     errors = [abs(prediction.error) for _, prediction in rows]
     num_within = sum(error <= BAND for error in errors)
     figure, axes = _sheet(
@@ -255,9 +255,8 @@ def predictions(results: BenchResults, cell: TemperatureRecord) -> Any:
             f"± {100 * BAND:.0f} %": PALE,
         },
         caption=[
-            f"Mean ms per token after the first. Median error {100 * statistics.median(errors):.1f}"
-            f" %, worst {100 * max(errors):.1f} %; {num_within} of {len(rows)} within "
-            f"{100 * BAND:.0f} %."
+            f"Mean ms per token after the first; {num_within} of {len(rows)} within "
+            f"{100 * BAND:.0f} %. {prediction_errors(cell)}"
         ],
         panels=(1, 2),
     )

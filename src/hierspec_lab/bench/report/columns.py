@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -162,6 +163,21 @@ def correctness(record: TemperatureRecord, method: MethodRecord) -> TableCell | 
     difference, error = summary.logprob.difference_from_plain, summary.logprob.standard_error
     words = signed(difference, 3) + ("" if error is None else f" ± {error:.3f}")
     return TableCell(difference, words, mark="good" if summary.logprob.within_noise else "bad")
+
+
+def prediction_errors(record: TemperatureRecord) -> str:
+    """Sum up the errors of predictions in a sentence; empty where nothing was predicted."""
+    errors = [prediction.error for _, prediction in record.predictions]
+    if not errors:
+        return ""
+    shares = record.errors_over_plain
+    as_shares = f"; as shares of plain decoding's time {_sizes(shares)}" if shares else ""
+    return f"Errors of predictions: {_sizes(errors)}{as_shares}."
+
+
+def _sizes(errors: Sequence[float]) -> str:
+    sizes = [100 * abs(error) for error in errors]
+    return f"{statistics.median(sizes):.1f} % in the median, {max(sizes):.1f} % at worst"
 
 
 def category_names(methods: Sequence[MethodRecord]) -> list[str]:

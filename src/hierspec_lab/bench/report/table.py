@@ -14,7 +14,7 @@ from hierspec.utils.terminal import Borderless, borderless, counted
 from hierspec_lab.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
 from hierspec_lab.bench.records import BenchResults, Roofline, TemperatureRecord
 
-from .columns import category_names, fastest_first
+from .columns import category_names, fastest_first, prediction_errors
 
 _DASH = "–"
 
@@ -77,6 +77,8 @@ def _remarks(cell: TemperatureRecord, roofline: Roofline | None) -> Iterable[Tex
             f"{roofline.bytes_per_second / 2**30:.1f} GiB/s ({roofline.samples_text})",
             style="dim",
         )
+    if errors := prediction_errors(cell):
+        yield Text(errors, style="dim")
     waiting = [method.name for method in cell.unmeasured if method.skipped is None]
     if waiting:
         yield Text(f"not finished: {', '.join(waiting)}", style="dim")
