@@ -25,7 +25,7 @@ from hierspec.lm.trunk.trunk import ExitModel
 
 # Where each call is made to fail here, in one of the ways; benchmarks/faults.py does all.
 MODULES = ("engine.loop", "engine.engine", "engine.waiting", "engine.prefixes", "engine.runtime")
-ROUNDS = ("engine.runner", "engine.request", "engine.metrics.SequenceMetrics", "server.service")
+ROUNDS = ("engine.runner", "engine.request", "server.service")
 
 
 @pytest.fixture(scope="module")

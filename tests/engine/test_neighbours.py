@@ -71,7 +71,7 @@ CASES = [
 def path(request, monkeypatch):
     if request.param != "ordinary":
         monkeypatch.setattr(
-            "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
+            "hierspec.config.build.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
         )
     if request.param == "recorded":
         tape.install(monkeypatch)
@@ -191,9 +191,7 @@ def test_checks_of_other_plans_share_the_targets_calls(tiny_family):
 @pytest.mark.parametrize("budget", [3, 4, 6, 9])
 def test_both_ways_of_drafting_leave_the_dice_alike(tiny_family, monkeypatch, budget):
     """After every draft of a window's, whether the model drafted by itself or not."""
-    monkeypatch.setattr(
-        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
-    )
+    monkeypatch.setattr("hierspec.config.build.trunk_for", lambda *args, **_: CudaGraphTrunk(*args))
     window = {"kind": "entropy", "threshold": 2.5}
     config = {"levels": [model(tiny_family["draft"], budget, window=window)]}
     hierarchy = built(tiny_family, config, "cpu", "float64")

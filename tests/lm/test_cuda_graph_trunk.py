@@ -359,9 +359,7 @@ def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
 )
 def test_budgets_that_change_need_few_shapes(tmp_path, monkeypatch, name, temperature):
     """512 tokens by a controller that jumps between budgets: at most twelve shapes recur."""
-    monkeypatch.setattr(
-        "hierspec.config.models.trunk_for", lambda *args, **_: CudaGraphTrunk(*args)
-    )
+    monkeypatch.setattr("hierspec.config.build.trunk_for", lambda *args, **_: CudaGraphTrunk(*args))
     monkeypatch.setattr(quantized, "quantize", lambda model, bits, *_: DeviceCopy(model, bits))
     long = {"max_position_embeddings": 2048, "layers": 3}
     target, draft = (save_tiny("llama", tmp_path / part, seed=3, **long) for part in "ab")

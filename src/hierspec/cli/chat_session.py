@@ -21,8 +21,8 @@ from .rendering import say
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from hierspec.api import Session
     from hierspec.engine.results import GenerationResult
-    from hierspec.engine.session import Session
 
 QUOTES = '"""'
 SAMPLING = (

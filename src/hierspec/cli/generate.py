@@ -322,9 +322,9 @@ def _validate_lengths(
     prompts: list[Any], model: str, tokenizer: str | None, chat: bool, variables: Any
 ) -> None:
     """Refuse a prompt that is longer than a model's context, before the model is loaded."""
+    from hierspec.config.arguments import prompt_ids
     from hierspec.config.call import validate_length
     from hierspec.config.target import model_config
-    from hierspec.config.template import Template
     from hierspec.lm.hf.support import longest_context
 
     try:
@@ -335,10 +335,10 @@ def _validate_lengths(
     long = [prompt for prompt in prompts if limit and len(repr(prompt).encode()) >= limit]
     if not long:
         return
-    template = Template(load_tokenizer(tokenizer or model), chat, None, variables)
+    own_tokenizer = load_tokenizer(tokenizer or model)
     for prompt in long:
         place = f" at place {prompts.index(prompt)}" if len(prompts) > 1 else ""
-        validate_length(template.ids(prompt), limit, place)
+        validate_length(prompt_ids(prompt, own_tokenizer, chat, None, variables), limit, place)
 
 
 def _load(

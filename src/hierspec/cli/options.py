@@ -194,9 +194,9 @@ def load_hierarchy(
     ``reads_texts``: a folder or hub id without a tokenizer is refused before weights are loaded.
     """
     from hierspec.api import Hierarchy
+    from hierspec.config.arguments import require_tokenizer
     from hierspec.config.build import build
     from hierspec.config.checkpoints import Loaded
-    from hierspec.config.template import Template
     from hierspec.zoo import registry
 
     loaded, target = Loaded(), config.target.model
@@ -204,7 +204,7 @@ def load_hierarchy(
         loaded.use_tokenizer(target, tokenizer)
     elif reads_texts and not registry.can_resolve(target):
         loaded.tokenizers[target] = load_tokenizer(target)
-        Template(loaded.tokenizers[target]).validate_tokenizer()
+        require_tokenizer(loaded.tokenizers[target])
     return Hierarchy(build(config, loaded))
 
 

@@ -6,14 +6,18 @@ list, or a number in place of a text, is refused.
 
 from __future__ import annotations
 
+import json
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import fields
 from typing import Any, cast
 
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
+from hierspec.utils.conversations import is_conversation
+from hierspec.utils.prompts import apply_chat, template_variables
 from hierspec.utils.schema import nearest_key, short_repr
+from hierspec.utils.validation import HALF_CHARACTERS
 
 from .in_memory import ModelInMemory, is_model, wrap_model
 from .schema import TargetConfig
@@ -22,7 +26,6 @@ SAMPLING = tuple(field.name for field in fields(SamplingParams))
 
 
 def refuse_unknown_arguments(given: Mapping[str, Any]) -> None:
-    """Refuse an argument that ``Hierarchy(...)`` does not have; name what replaces it."""
     for name in given:
         hint = _ARGUMENT_HINTS.get(name)
         if hint is None and name in (*SAMPLING, *generation_config_fields()):
@@ -67,7 +70,6 @@ _ARGUMENT_HINTS = {
 
 
 def generation_config_fields() -> frozenset[str]:
-    """Return the names of what a ``GenerationConfig`` of transformers holds."""
     from transformers import GenerationConfig
 
     return frozenset(GenerationConfig().to_dict())
@@ -104,43 +106,95 @@ def _run_length(row: list[int], token: int) -> int:
     return next((i for i, other in enumerate(row) if other != token), len(row))
 
 
-def token_ids(value: Any, name: str = "a prompt") -> list[int]:
+def prompt_ids(
+    prompt: Any,
+    tokenizer: Any,
+    chat: bool = False,
+    tools: Sequence[Any] | None = None,
+    variables: Mapping[str, Any] | None = None,
+) -> list[int]:
+    """Return the token ids of a text or of a conversation, or ids as they are.
+
+    Args:
+        tokenizer: the target's; ``None``: only ids are accepted.
+        chat: apply the chat template to texts, too.
+        tools, variables: for the template (:func:`hierspec.utils.prompts.apply_chat`).
+
+    Raises:
+        HierspecError: no tokenizer, no chat template, or options that only a template reads.
+    """
+    has_messages = is_conversation(prompt)
+    needs_template = has_messages or (chat and isinstance(prompt, str))
+    if (tools or variables) and not needs_template:
+        raise HierspecError(
+            "tools and chat_template_kwargs are for the chat template: add chat=True, or give "
+            "a list of messages"
+        )
+    if not isinstance(prompt, str) and not has_messages:
+        return token_ids(prompt)
+    require_tokenizer(tokenizer)
+    text = prompt
+    if not isinstance(prompt, str):
+        text = json.dumps(prompt, ensure_ascii=False, skipkeys=True, default=str)
+    if HALF_CHARACTERS.search(text):
+        raise HierspecError("a prompt holds half a character (a lone surrogate): leave it out")
+    if needs_template:
+        return apply_chat(tokenizer, prompt, tools, **template_variables(variables))
+    ids = tokenizer(prompt, verbose=False)["input_ids"]  # its length is checked later
+    if prompt and not ids:
+        raise HierspecError(
+            f"the tokenizer ({type(tokenizer).__name__}) makes no token of this text: "
+            "check that it is the model's own, or give token ids"
+        )
+    return ids
+
+
+def require_tokenizer(tokenizer: Any) -> None:
+    """Refuse texts where there is no tokenizer to read them."""
+    if tokenizer is None:
+        raise HierspecError(
+            "the target has no tokenizer beside it that is read: name one (on the command line "
+            "--tokenizer FOLDER, in Python the second argument), or give token ids (--ids)"
+        )
+
+
+def token_ids(value: Any) -> list[int]:
     """Return the integers of a list, a tuple, a one-dimensional tensor or array."""
     if hasattr(value, "tolist"):
         if getattr(value, "ndim", 1) != 1:
             raise HierspecError(
-                f"{name} must be one row of token ids, not a tensor of shape "
+                f"a prompt must be one row of token ids, not a tensor of shape "
                 f"{tuple(value.shape)}: give value[0], or each row to generate_batch"
             )
         value = value.tolist()
     if isinstance(value, Mapping) and "input_ids" in value:
         raise HierspecError(
-            f"{name} must be a text or one row of token ids, not a tokenizer's whole output: give "
+            "a prompt must be a text or one row of token ids, not a tokenizer's whole output: give "
             'its ["input_ids"], and for a batch each row of them, without padding'
         )
     if isinstance(value, Mapping):
         raise HierspecError(
-            f"{name} must be a text, a list of token ids, or a list of messages, not a mapping: a "
+            "a prompt must be a text, a list of token ids, or a list of messages, not a mapping: a "
             "conversation of one message is [message]"
         )
     if isinstance(value, str | bytes) or not isinstance(value, Iterable):
         raise HierspecError(
-            f"{name} must be a text or a list of token ids, not {short_repr(value)}"
+            f"a prompt must be a text or a list of token ids, not {short_repr(value)}"
         )
     ids = list(value)
     if all(type(token) is int for token in ids):
         return ids
     if ids and all(isinstance(token, str) for token in ids):
         raise HierspecError(
-            f"{name} holds {short_repr(ids[0])}, which is not a token id: give one text without "
+            f"a prompt holds {short_repr(ids[0])}, which is not a token id: give one text without "
             "a list, and several to generate_batch"
         )
     if ids and (isinstance(ids[0], list | tuple) or getattr(ids[0], "ndim", 0) > 0):
         raise HierspecError(
-            f"{name} must be one text, row of token ids or conversation, not a list of them: give "
+            "a prompt must be one text, row of token ids or conversation, not a list of them: give "
             "value[0], or all of them to generate_batch"
         )
-    return [_token_id(token, name) for token in ids]
+    return [_token_id(token, "a prompt") for token in ids]
 
 
 def seed(value: Any) -> int | None:
@@ -156,12 +210,10 @@ def seed(value: Any) -> int | None:
 
 
 def eos_ids(value: Any) -> frozenset[int]:
-    """Return the ids that end the output, from one or several."""
     return _id_set(value, "eos_token_id", " (ignore_eos=True: none)")
 
 
 def stop_token_ids(value: Any, vocab_size: int) -> frozenset[int]:
-    """Return the further ids that end the output, from one, several or ``None``."""
     ids = frozenset[int]() if value is None else _id_set(value, "stop_token_ids")
     if ids and max(ids) >= vocab_size:
         raise HierspecError(
@@ -183,14 +235,12 @@ def _id_set(value: Any, name: str, hint: str = "") -> frozenset[int]:
 
 
 def target(value: Any) -> TargetConfig | None:
-    """Return a target's configuration from itself or from a model: loaded, a name, or a path."""
     if value is None or isinstance(value, TargetConfig):
         return value
     return TargetConfig(model=model_name(value, "target"))
 
 
 def model_names(value: Any, name: str) -> tuple[str, ...]:
-    """Return the names of one or several models, which may be loaded, names or paths."""
     if isinstance(value, list | tuple):
         return tuple(model_name(model, name) for model in value)
     return (model_name(value, name),)
@@ -221,7 +271,6 @@ def is_tokenizer(value: Any) -> bool:
 
 
 def validate_tokenizer(value: Any) -> None:
-    """Refuse a value that is not a tokenizer, such as a model or a tokenizer's name."""
     if is_model(value):
         raise HierspecError(
             "the second argument is the tokenizer, not a model: give models that draft as "

@@ -24,7 +24,6 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import nearest_key, short_repr, validate_keys
 
 from . import arguments, generation_config
-from .template import Template
 
 MAX_NEW_TOKENS = 128
 
@@ -120,11 +119,13 @@ class CallOptions:
             HierspecError: an empty prompt, one longer than the context, a parameter out of range,
                 or one that another sets too.
         """
-        template = Template(tokenizer, self.chat, self.tools, self.chat_template_kwargs)
+        template = (tokenizer, self.chat, self.tools, self.chat_template_kwargs)
         given = arguments.prompt_list(prompts, getattr(tokenizer, "pad_token_id", None))
         ids = [
             _validate_prompt(
-                template.ids(prompt), model, f" at place {i}" if len(given) > 1 else ""
+                arguments.prompt_ids(prompt, *template),
+                model,
+                f" at place {i}" if len(given) > 1 else "",
             )
             for i, prompt in enumerate(given)
         ]
@@ -197,7 +198,6 @@ class CallOptions:
 
 
 def _refuse_unknown_options(options: Mapping[str, Any], other_names: Sequence[str]) -> None:
-    """Refuse an option that does not exist; name the one that replaces it."""
     for name in options:
         if name in arguments.SAMPLING:
             continue

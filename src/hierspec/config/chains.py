@@ -45,7 +45,6 @@ def _validate_unset(i: int, level: Any, fields: Mapping[str, tuple[Any, str]]) -
 
 
 def validate_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
-    """Validate a chain; refuse a level whose method or fields do not fit its place."""
     levels = validate_form(value)
     for i, level in enumerate(levels):
         if isinstance(level, ConcatenateConfig):
@@ -74,7 +73,6 @@ def validate_chain(value: Any, validate_form: Callable[[Any], Any]) -> Any:
 
 
 def _parts_as_chains(parts: Any) -> Any:
-    """Return every part as a chain; a single level becomes a chain of one."""
     if not isinstance(parts, list | tuple) or not parts or any(part in ([], ()) for part in parts):
         raise ValueError("it must be a list of levels or of lists of levels, none of them empty")
     return [part if isinstance(part, list | tuple) else [part] for part in parts]

@@ -80,7 +80,6 @@ class Loaded:
         return self.eos_ids_by_model[model]
 
     def watches(self) -> tuple[Watch, ...]:
-        """Return what notices that a model in memory has changed since its weights were taken."""
         watches = (getattr(backend, "watch", None) for backend in self.backends.values())
         return tuple(watch for watch in watches if watch is not None)
 
@@ -113,7 +112,6 @@ class Loaded:
 
 
 def key_of(model: TargetConfig) -> Key:
-    """Return the key of a checkpoint in memory."""
     return (model.model, model.dtype, model.backend)
 
 
@@ -150,7 +148,6 @@ def runs_on_own_layers(target: TargetConfig) -> bool:
 
 
 def load_tokenizer_of(model: Any) -> Any:
-    """Load the tokenizer saved with a loaded model; return ``None`` if there is none."""
     path = plain_model(model).config.name_or_path
     return load_tokenizer(path) if path else None
 

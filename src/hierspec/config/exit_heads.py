@@ -321,5 +321,4 @@ def warn_if_other_weights(path: Path, trained_on: str | None, model: str, conseq
 
 
 def damaged(path: Path, reason: object) -> HierspecError:
-    """Return the error of a file that cannot be used."""
     return HierspecError(f"{path} is damaged ({reason}): train it again")

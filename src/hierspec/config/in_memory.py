@@ -67,7 +67,6 @@ def put_back(value: Any, models: Mapping[str, ModelInMemory]) -> Any:
 
 
 def fingerprint_of(name: str) -> str:
-    """Return a short hash of the model of that name, or in memory."""
     if not isinstance(name, ModelInMemory):
         return fingerprint.compute(name)
     from hierspec.lm.loaded import fingerprint as fingerprint_loaded
@@ -76,7 +75,6 @@ def fingerprint_of(name: str) -> str:
 
 
 def is_model(value: Any) -> bool:
-    """Return whether a value is a loaded model, of transformers or peft."""
     is_class = isinstance(value, type)
     return not is_class and hasattr(value, "named_modules") and hasattr(value, "forward")
 

@@ -104,11 +104,9 @@ class LevelConfig:
     """
 
     capabilities: ClassVar[Capabilities] = Capabilities()
-    described_as: ClassVar[str] = ""  # what drafts, in words: "an n-gram table"
     short_forms: ClassVar[tuple[str, ...]] = ()  # of ``--draft``, as help texts show them
     # Keys that only a first level may set → the value that is allowed elsewhere, and why.
     only_first: ClassVar[Mapping[str, tuple[Any, str]]] = {}
-    other_engines: ClassVar[Mapping[str, str]] = {}  # limits of this method there, by engine
     maker: ClassVar[Any] = None  # what :func:`.methods.register_method` made the class of
 
     method: str
@@ -208,21 +206,6 @@ class LevelConfig:
         """Return the candidates of this method that ``auto`` measures for a released target."""
         return ()
 
-    # --- what it is in other engines; ``None`` where they have no such method
-
-    def in_vllm(self) -> dict[str, Any] | None:
-        """Return vLLM's ``speculative_config``."""
-        return None
-
-    def in_transformers(self) -> Assistant | None:
-        """Return what ``generate`` of transformers takes."""
-        return None
-
-    @property
-    def only_here(self) -> str | None:
-        """What of it no other engine can express; ``None`` if nothing."""
-        return None
-
 
 _EVERY_LEVEL = frozenset(field.name for field in dataclasses.fields(LevelConfig))
 
@@ -230,20 +213,3 @@ _EVERY_LEVEL = frozenset(field.name for field in dataclasses.fields(LevelConfig)
 def method_name(level: type[LevelConfig]) -> str:
     """Return the name of a class's method: the default of its key ``method``."""
     return str(level.__dataclass_fields__["method"].default)
-
-
-@dataclass(frozen=True, slots=True)
-class Assistant:
-    """A drafter as ``generate`` of transformers takes it.
-
-    Attributes:
-        generate: its arguments.
-        configured: whose generation config has the budget: the ``target``'s, the ``assistant``'s
-            (``model``), or none.
-        model, dtype: of an assistant model.
-    """
-
-    generate: Mapping[str, Any]
-    configured: Literal["", "target", "assistant"] = ""
-    model: str = ""
-    dtype: str | None = None

@@ -105,7 +105,6 @@ def _validate_arity(name: str, make: Callable[..., Any]) -> None:
 
 
 def names() -> list[str]:
-    """List the names of all methods; packages that offer some are not imported."""
     known = (*_built_in(), *_REGISTERED, *plugins.entry_point_names(GROUP))
     return list(dict.fromkeys(known))
 
@@ -129,7 +128,6 @@ def find(name: str) -> type[LevelConfig] | None:
 
 
 def get(name: str) -> type[LevelConfig]:
-    """Return the class of a method's levels; the method must exist."""
     level = find(name)
     assert level is not None, name
     return level

@@ -75,7 +75,6 @@ def model_eos_ids(model: str) -> frozenset[int]:
 
 
 def add_tokenizer_eos(eos_token_ids: frozenset[int], tokenizer: Any) -> frozenset[int]:
-    """Return the ids that end a text for the model, and the tokenizer's own if it has one."""
     eos_token_id = getattr(tokenizer, "eos_token_id", None)
     return eos_token_ids if eos_token_id is None else eos_token_ids | {eos_token_id}
 
@@ -119,7 +118,6 @@ def chat_sampling(model: str) -> dict[str, float | int | None]:
 
 
 def _generation_config(model: str) -> Any:
-    """Return the generation configuration of a loaded model or a saved one; ``None`` without it."""
     if isinstance(model, ModelInMemory):
         return getattr(plain_model(model.model), "generation_config", None)
     if registry.can_resolve(model):
@@ -144,7 +142,6 @@ def _generation_config(model: str) -> Any:
 
 
 def _warn_of_unread(model: str) -> None:
-    """Warn if the folder of a model without a generation configuration has a file of one."""
     if isinstance(model, ModelInMemory) or registry.can_resolve(model):
         return
     file = expand_user(base_model_of(model) if is_adapter(model) else model) / _FILE

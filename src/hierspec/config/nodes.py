@@ -118,13 +118,11 @@ class _Builder:
         return Verify(**fields, rule=rule, below=None, bonus=level.bonus).over(below)
 
     def node_fields(self, level: Any, place: str) -> dict[str, Any]:
-        """Return the fields that every kind of node has."""
         model, name = self.model_and_name(level, place)
         self.num_nodes += 1
         return {"index": self.num_nodes - 1, "name": name, "model": model}
 
 
 def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
-    """Return a rule by name, with its parameter."""
     rule, values = registry.get(name), {"top_m": top_m, "lenience": lenience}
     return rule.with_options(**{option: values[option] for option in rule.options})

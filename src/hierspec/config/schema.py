@@ -159,7 +159,6 @@ _ALWAYS_WRITTEN = ("method", "levels", "repeat", "kind")  # also where they are 
 
 
 def _to_json(value: Any) -> Any:
-    """Return a part of a configuration as JSON: its kind, and all but defaults."""
     if isinstance(value, tuple):
         return [_to_json(element) for element in value]
     if isinstance(value, os.PathLike):  # an option of a registered method

@@ -61,7 +61,6 @@ def validate_sizes(name: str, size: int, other_name: str, other_size: int) -> No
 
 
 def num_ids(tokenizer: Any) -> int:
-    """Return a tokenizer's largest id plus 1."""
     return max(tokenizer.get_vocab().values(), default=-1) + 1
 
 

@@ -28,14 +28,12 @@ class Context:
         yield from self.pending
 
     def tokens(self, start: int = 0) -> list[int]:
-        """Return the tokens from position ``start`` on."""
         base = len(self.committed)
         if start >= base:
             return list(self.pending[start - base :])
         return [*self.committed[start:], *self.pending]
 
     def first(self, length: int) -> Context:
-        """Return the context of the first ``length`` tokens."""
         base = len(self.committed)
         if length >= base:
             return Context(self.committed, self.pending[: length - base], self.source)

@@ -39,13 +39,9 @@ class Distributions(Protocol):
         """Return one row, [at most V]; it is not to be written to."""
         ...
 
-    def rows(self, start: int, stop: int) -> Distributions:
-        """Return rows ``start`` … ``stop - 1``."""
-        ...
+    def rows(self, start: int, stop: int) -> Distributions: ...
 
-    def select(self, rows: Sequence[int]) -> Distributions:
-        """Return these rows, in this order."""
-        ...
+    def select(self, rows: Sequence[int]) -> Distributions: ...
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         """Return [n, V]; ids past this vocabulary (a padded embedding above it) get 0."""
@@ -437,7 +433,6 @@ def _search_row_blocks(row: np.ndarray, masses: np.ndarray, u: float) -> tuple[i
 
 
 def _search(probs: torch.Tensor, u: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
-    """Return the first token whose cumulated mass exceeds u·total, and the total; each [n, 1]."""
     cdf = probs.cumsum(-1, dtype=torch.float64)
     total = cdf[:, -1:].contiguous()
     return torch.searchsorted(cdf, _goal(u, total), right=True), total

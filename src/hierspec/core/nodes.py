@@ -95,7 +95,6 @@ class Concatenate(Generic[VerifierModel, DrafterModel]):
     repeat: int = 1
 
     def for_rule(self, rule: Verifier) -> Concatenate[VerifierModel, DrafterModel]:
-        """Return these nodes, each as ``rule`` needs it."""
         return dataclasses.replace(self, parts=tuple(part.for_rule(rule) for part in self.parts))
 
 
@@ -126,7 +125,6 @@ def walk_levels(
 
 
 def replace_fields(node: AnyNode, fields: Callable[[Node], Mapping[str, Any]]) -> AnyNode:
-    """Return the same tree with other fields of its nodes: of each node those from ``fields``."""
     below: dict[str, Any] = {}
     if isinstance(node, Concatenate):
         below["parts"] = tuple(replace_fields(part, fields) for part in node.parts)
@@ -176,22 +174,3 @@ def initial_states(root: Node) -> States:
     """Return the window states of a new sequence, by node index."""
     nodes = sorted(walk(root), key=lambda node: node.index)
     return tuple(() if isinstance(n, Concatenate) else n.window.init() for n in nodes)
-
-
-# What soundness asks of a level's model, whatever the interpreter takes for one. Models say it by
-# attributes, and one without an attribute is as most models are.
-
-
-def declines(model: object) -> bool:
-    """Return whether drafts of this model may end early by what their tokens are."""
-    return bool(getattr(model, "declines", False))
-
-
-def has_distributions(model: object) -> bool:
-    """Return whether this model has a next-token distribution for each context."""
-    return bool(getattr(model, "has_distributions", True))
-
-
-def reads_own_checks(model: object) -> bool:
-    """Return whether this model learns from checks of its own drafts, so must draft alone."""
-    return bool(getattr(model, "reads_own_checks", False))

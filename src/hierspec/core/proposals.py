@@ -44,7 +44,6 @@ class Proposal:
 
     @property
     def drafts(self) -> tuple[Proposal, ...]:
-        """This draft, then its alternatives."""
         return (self, *self.alternatives)
 
     def __add__(self, other: Proposal) -> Proposal:
@@ -95,5 +94,4 @@ States = tuple[tuple[float, ...], ...]
 
 
 def replace_state(states: States, index: int, state: tuple[float, ...]) -> States:
-    """Return ``states`` with the entry of node ``index`` replaced."""
     return (*states[:index], state, *states[index + 1 :])

@@ -40,19 +40,6 @@ class Rng(Protocol):
         ...
 
 
-class RewindableRng(Rng, Protocol):
-    """An rng whose uniforms can be taken again: a call that fails is repeated."""
-
-    @property
-    def num_taken(self) -> int:
-        """How many uniforms have been taken so far."""
-        ...
-
-    def rewind(self, num_taken: int) -> None:
-        """Rewind to an earlier count: the uniforms taken since are taken again."""
-        ...
-
-
 class PhiloxRng:
     """The Philox-4x64 stream of one sequence (Salmon et al., 2011)."""
 
@@ -93,9 +80,11 @@ class PhiloxRng:
 
     @property
     def num_taken(self) -> int:
+        """How many uniforms have been taken so far."""
         return self._num_drawn - len(self._block) + self._next
 
     def rewind(self, num_taken: int) -> None:
+        """Rewind to an earlier count: the uniforms taken since are taken again."""
         if num_taken == self.num_taken:
             return
         self._start()

@@ -43,7 +43,7 @@ class StatelessWindow:
         return ()
 
     def stops(self, signals: Sequence[float], state: State) -> bool:
-        raise NotImplementedError
+        return False
 
     def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
         return state
@@ -56,9 +56,6 @@ class FixedWindow(StatelessWindow):
     kind: ClassVar[str] = "fixed"
     signal: ClassVar[Signal | None] = None
     fixed_length: ClassVar[bool] = True
-
-    def stops(self, signals: Sequence[float], state: State) -> bool:
-        return False
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +80,6 @@ class EntropyWindow:
         return (0.0, 0.0)  # sum of entropies at rejected tokens, how many
 
     def threshold_after(self, state: State) -> float:
-        """Return the threshold in force, in nats."""
         if self.threshold is not None:
             return self.threshold
         total, count = state
@@ -114,20 +110,10 @@ class ConfidenceWindow(StatelessWindow):
 
 
 @dataclass(frozen=True, slots=True)
-class WatchingWindow:
+class WatchingWindow(StatelessWindow):
     """Read a signal, for whoever measures it, and never stop before the budget."""
 
-    signal: Signal
-    fixed_length: ClassVar[bool] = False
-
-    def init(self) -> State:
-        return ()
-
-    def stops(self, signals: Sequence[float], state: State) -> bool:
-        return False
-
-    def observe(self, state: State, signals: Sequence[float], num_accepted: int) -> State:
-        return state
+    signal: Signal  # pyright: ignore[reportIncompatibleVariableOverride]
 
 
 class Counts(NamedTuple):
@@ -184,4 +170,4 @@ class Counting:
         return (*Counts(), *state[len(Counts()) :])
 
 
-Window = StatelessWindow | EntropyWindow | WatchingWindow | Counting
+Window = StatelessWindow | EntropyWindow | Counting

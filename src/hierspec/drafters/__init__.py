@@ -7,14 +7,14 @@ from typing import cast
 from hierspec.core.nodes import Draft
 from hierspec.lm.base import LanguageModel, ModelDraft
 
-from .base import Drafter, DrafterMaker
+from .base import Drafter
 from .model import ModelDrafter
 from .multi_draft import MultiDrafter
 
 
 def drafter_of(node: ModelDraft) -> Drafter:
     """Return the drafter that runs a leaf: one that its model makes, or that of any model."""
-    if isinstance(node.model, DrafterMaker):
-        return node.model.make_drafter(node)
+    if (make := getattr(node.model, "make_drafter", None)) is not None:
+        return make(node)
     leaf = cast("Draft[LanguageModel]", node)  # a look-up makes its own
     return MultiDrafter(leaf) if node.num_drafts > 1 else ModelDrafter(leaf)

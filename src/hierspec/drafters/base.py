@@ -17,7 +17,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.core.windows import State
 from hierspec.errors import HierspecError
-from hierspec.lm.base import CacheOwner, CacheUser
+from hierspec.lm.base import CacheUser
 from hierspec.sampling.scores import ScoreRows
 from hierspec.utils import plugins
 from hierspec.utils.schema import short_repr
@@ -67,24 +67,6 @@ class Drafter(Protocol):
         What a call gets depends on its own sequence alone, whatever shares the batch: tokens,
         distributions, and the uniforms spent.
         """
-        ...
-
-
-@runtime_checkable
-class DrafterMaker(Protocol):
-    """A leaf's model that is not drafted with like any language model, but in a way of its own."""
-
-    def make_drafter(self, node: Draft) -> Drafter:
-        """Return the drafter that runs ``node``, whose model this is."""
-        ...
-
-
-@runtime_checkable
-class Shareable(CacheOwner, Protocol):
-    """A cache owner whose sequences may learn from one another, except in private slots."""
-
-    def open_private(self) -> Any:
-        """Return a slot that no other sequence reads or writes."""
         ...
 
 
@@ -169,7 +151,6 @@ class LookUp:
         return ids, OneHotDistributions(ids)
 
     def _token_ids(self, proposed: Any, limit: int) -> tuple[int, ...]:
-        """Return what was proposed as token ids."""
         try:
             ids = tuple(map(operator.index, () if proposed is None else proposed))
         except TypeError:
@@ -205,7 +186,6 @@ class LookUpDrafter:
 def draft_proposal(
     index: int, tokens: Sequence[int], distributions: Distributions, signals: Sequence[float] = ()
 ) -> Proposal:
-    """Make a proposal of tokens that the leaf with node index ``index`` drafted."""
     n = len(tokens)
     nodes, signals = (index,) * n, tuple(signals) or (math.nan,) * n
     return Proposal(tuple(tokens), distributions, nodes, nodes, signals)
@@ -216,10 +196,3 @@ def join_drafts(drafts: Sequence[Proposal]) -> Proposal:
     if len(drafts) < 2:
         return drafts[0] if drafts else Proposal()
     return dataclasses.replace(drafts[0], alternatives=tuple(drafts[1:]))
-
-
-def likeliest_tokens(rows: Distributions) -> list[int]:
-    """Return the likeliest token of every row."""
-    if isinstance(rows, OneHotDistributions):
-        return list(rows.ids)
-    return rows.dense(rows.width).argmax(-1).tolist()

@@ -104,7 +104,6 @@ class NgramModel(UncachedModel):
         return self._scores(contexts), next_scores
 
     def _scores(self, contexts: Sequence[list[int]]) -> torch.Tensor:
-        """Return log-probabilities, [n, V] float32; only the last tokens of a context matter."""
         distributions = np.empty((len(contexts), self.vocab_size), np.float32)
         for context, out in zip(contexts, distributions, strict=True):
             self._write_probs(context[max(0, len(context) - self.max_order + 1) :], out)

@@ -38,7 +38,6 @@ class PredictionSlot:
     ends: dict[tuple[int, ...], list[int]] | None = None
 
     def expect(self, tokens: Sequence[int], start: int) -> None:
-        """Predict an output that begins after ``start`` tokens."""
         self.tokens, self.start = list(tokens), start
 
     def next_position(self, output: Sequence[int]) -> int | None:
@@ -74,14 +73,12 @@ class Prediction(LookUp):
     name: str = "prediction"
 
     def open(self) -> PredictionSlot:
-        """Return a slot for one sequence, without a prediction yet."""
         return PredictionSlot()
 
     def close(self, slot: PredictionSlot) -> None:
         slot.tokens, slot.ends = [], None
 
     def propose(self, context: Context, limit: int, slot: PredictionSlot) -> tuple[int, ...]:
-        """Return up to ``limit`` tokens of the prediction; ``()`` where the output has left it."""
         if limit <= 0 or not slot.tokens or context.pending:
             return ()
         start = slot.next_position(context.tokens(slot.start))

@@ -123,12 +123,10 @@ class Suffix(LookUp):
         object.__setattr__(self, "earlier_outputs", Store(self.max_order, self.store))
 
     def open(self) -> SuffixSlot:
-        """Return a slot for one sequence, with earlier outputs where they are kept."""
         earlier_outputs = self.earlier_outputs if self.store else None
         return SuffixSlot(SuffixAutomaton(self.max_order), earlier_outputs)
 
     def open_private(self) -> SuffixSlot:
-        """Return a slot without earlier outputs."""
         return SuffixSlot(SuffixAutomaton(self.max_order))
 
     def close(self, slot: SuffixSlot) -> None:
@@ -138,11 +136,9 @@ class Suffix(LookUp):
         slot.automaton, slot.text = SuffixAutomaton(self.max_order), ()
 
     def propose(self, context: Context, limit: int, slot: SuffixSlot) -> tuple[int, ...]:
-        """Return the most frequent continuation; ``()`` where nothing is known."""
         return self._draft(context, limit, slot)[0]
 
     def draft(self, call: DraftCall, slot: SuffixSlot) -> LookUpDraft:
-        """Return a continuation and the distributions of its tokens."""
         context = call.job.context
         slot.text, slot.prompt_length = context.committed, call.job.prompt_length
         return self._draft(context.with_source(), call.limit, slot, call)

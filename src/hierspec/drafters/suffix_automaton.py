@@ -50,7 +50,6 @@ class SuffixAutomaton:
         self._last = 0
 
     def append(self, token: int) -> None:
-        """Add a token to the end of the text."""
         self._last = self._extend(token)
         self.num_tokens += 1
         state = self._first_counted(self._last)
@@ -67,7 +66,6 @@ class SuffixAutomaton:
         return match
 
     def step(self, match: SuffixMatch, token: int) -> SuffixMatch:
-        """Return the match after one more token."""
         state, length = match
         while state and token not in self._next[state]:
             state = self._link[state]

@@ -102,22 +102,6 @@ class BackgroundDrafting:
         report(drafts.forwards, drafts.seconds)
 
 
-def ahead_limit(leaf: ModelDraft, sequence: LiveSequence, num_drafted: int, room: int) -> int:
-    """Return how many tokens may be drafted ahead, after a draft of ``num_drafted`` tokens.
-
-    Args:
-        room: how many tokens the models of the hierarchy can take after that draft.
-
-    Returns:
-        the limit; 0 or less: do not draft ahead.
-    """
-    if not num_drafted:
-        return 0
-    # The next round's verification adds a token of its own.
-    usable = sequence.num_remaining_tokens - num_drafted - 1
-    return min(leaf.budget, usable, room)
-
-
 def ahead_call(
     leaf: ModelDraft, sequence: LiveSequence, tail: tuple[int, ...], job: ScoreRows, limit: int
 ) -> AheadCall:

@@ -41,7 +41,6 @@ class AlternativeRows:
     )
 
     def add_tree(self, drafts: Sequence[Proposal], make_job: MakeJob, slot: Slot) -> None:
-        """Add a sequence's drafts as one tree."""
         root, distinct = make_job(()), list(dict.fromkeys(draft.tokens for draft in drafts))
         tree, paths = Tree.merge(distinct)
         query = Query.for_rows(root, slot, tree)

@@ -64,7 +64,6 @@ class SessionCache:
 
     @property
     def in_use(self) -> bool:
-        """Whether a generation is using it."""
         return self._in_use
 
     def overlap(self, owner: CacheOwner, tokens: list[int]) -> int:

@@ -61,17 +61,11 @@ class Controller(Protocol):
     @property
     def plans(self) -> Sequence[Verify]: ...
 
-    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> Any:
-        """Return the state before a text's first round."""
-        ...
+    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> Any: ...
 
-    def plan(self, state: Any) -> Verify:
-        """Return the plan of the next round: one of ``plans``."""
-        ...
+    def plan(self, state: Any) -> Verify: ...
 
-    def update(self, state: Any, report: RoundReport) -> Any:
-        """Return the state after a round."""
-        ...
+    def update(self, state: Any, report: RoundReport) -> Any: ...
 
 
 def levels_below(root: Verify) -> list[LevelNode]:
@@ -185,7 +179,6 @@ class Steering:
         return states
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the ``switches`` between plans, and ``rounds`` and ``tokens`` of each."""
         return {"switches": self.switches, "rounds": dict(self.rounds), "tokens": dict(self.tokens)}
 
 

@@ -120,14 +120,13 @@ class ByteDetokenizer:
         shown_ids: frozenset[int] = frozenset(),
     ) -> None:
         self._tokenizer = tokenizer
-        self._table, special = _table(tokenizer)
-        self._skipped = special - shown_ids if skip_special_tokens else frozenset[int]()
+        _, self._table, special = _table(tokenizer)
+        self._skipped = special.keys() - shown_ids if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in _tail(prompt_ids):  # its last character may end in the output
             self.add(token_id)
 
     def add(self, token_id: int) -> str:
-        """Add a token → the text that became final with it; may be empty."""
         if token_id in self._skipped:
             return ""
         data = self._table.get(token_id)
@@ -136,7 +135,6 @@ class ByteDetokenizer:
         return self._decoder.decode(data)
 
     def flush(self) -> str:
-        """Return the text that was held back, as it is; no more tokens may be added."""
         return self._decoder.decode(b"", final=True)
 
 
@@ -152,7 +150,6 @@ def detokenizer(
 
 
 def added_tokens(tokenizer: Any) -> Mapping[int, Any]:
-    """Return the ``AddedToken`` of every id that was added to the tokenizer's vocabulary."""
     backend = _backend(tokenizer)
     if hasattr(backend, "get_added_tokens_decoder"):
         return backend.get_added_tokens_decoder()
@@ -174,17 +171,27 @@ def token_bytes(tokenizer: Any, token_id: int) -> bytes:
     return _decoder(tokenizer, False)([token_id]).encode()
 
 
-_ByteTable = tuple[dict[int, bytes], frozenset[int]]  # bytes of tokens decoded so far; special ids
-_tables: WeakKeyDictionary[Any, tuple[int, _ByteTable]] = WeakKeyDictionary()
+# by tokenizer: its size, bytes of tokens decoded so far, texts of its special tokens
+_tables: WeakKeyDictionary[Any, tuple[int, dict[int, bytes], Mapping[int, str]]] = (
+    WeakKeyDictionary()
+)
 
 
-def _table(tokenizer: Any) -> _ByteTable:
-    backend = _backend(tokenizer)
-    size = backend.get_vocab_size(with_added_tokens=True)
+def _table(tokenizer: Any) -> tuple[int, dict[int, bytes], Mapping[int, str]]:
+    size = _backend(tokenizer).get_vocab_size(with_added_tokens=True)
     if tokenizer not in _tables or _tables[tokenizer][0] != size:
-        special = frozenset(i for i, one in added_tokens(tokenizer).items() if one.special)
-        _tables[tokenizer] = (size, ({}, special))
-    return _tables[tokenizer][1]
+        _tables[tokenizer] = (size, {}, _special_texts(tokenizer))
+    return _tables[tokenizer]
+
+
+def special_texts(tokenizer: Any) -> Mapping[int, str]:
+    """Return the texts of a tokenizer's special tokens, by id."""
+    has_backend = hasattr(_backend(tokenizer), "get_added_tokens_decoder")
+    return _table(tokenizer)[2] if has_backend else _special_texts(tokenizer)
+
+
+def _special_texts(tokenizer: Any) -> Mapping[int, str]:
+    return {i: one.content for i, one in added_tokens(tokenizer).items() if one.special}
 
 
 def _backend(tokenizer: Any) -> Any:

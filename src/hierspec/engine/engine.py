@@ -82,7 +82,7 @@ class Engine:
         self.settings = settings or EngineSettings()
         self.runners = dict(runners)
         self.default = next(iter(self.runners))
-        self.waiting = WaitingQueue[Request](self.settings.max_queue, self.settings.max_num_seqs)
+        self.waiting = WaitingQueue(self.settings.max_queue, self.settings.max_num_seqs)
         self.live: list[Request] = []
         self._numbers = itertools.count()
         self._num_steps = 0
@@ -119,22 +119,18 @@ class Engine:
             request.cancelled = True
 
     def num_cache_tokens(self) -> int:
-        """Count the tokens of cache in use or reserved, those of cached texts included."""
         return self._num_live_tokens() + self._num_cached_tokens()
 
     @property
     def num_requests(self) -> int:
-        """Requests that have not ended, waiting ones included."""
         return len(self._all_requests())
 
     @property
     def prefilling(self) -> list[Request]:
-        """Requests whose prompts are being prefilled."""
         return [request for request in self.live if not (request.prefilled or request.is_over)]
 
     @property
     def running(self) -> list[Request]:
-        """Requests in rounds."""
         return [request for request in self.live if request.prefilled and not request.is_over]
 
     @property
@@ -142,7 +138,6 @@ class Engine:
         return bool(self.live) or len(self.waiting) > 0
 
     def step(self) -> None:
-        """Drop, admit and prefill requests, then run one round of all that are prefilled."""
         self._drop_requests()
         self._end_requests()
         self._admit_requests()
@@ -155,7 +150,6 @@ class Engine:
                 self._end_requests()
 
     def _drop_requests(self) -> None:
-        """Fail requests that were cancelled or have passed their deadline."""
         now = time.monotonic()
         for request in self._all_requests():
             try:
@@ -238,7 +232,6 @@ class Engine:
         return 0
 
     def _run_round(self, runner: Runner, requests: list[Request]) -> None:
-        """Run a round; if it fails as a whole, run it for each request alone."""
         # Requests whose prompts are being prefilled will join soon.
         num_streams = sum(self._runner_of(request) is runner for request in self.live)
         unsettled: dict[Request, Snapshot] = {}
@@ -282,7 +275,7 @@ class Engine:
     def _settle(self, runner: Runner, request: Request, verdict: Verdict) -> None:
         """Commit a round's tokens, and report them unless they are the last."""
         request.events.extend(request.commit(verdict))  # up to where that fails
-        runner.count(request)
+        request.count_round()
         if request.finish_reason is None:
             try:
                 request.report()
@@ -308,14 +301,13 @@ class Engine:
         request.ended = True
 
     def _free(self, request: Request) -> None:
-        """Free what a request holds, as far as that goes."""
         runner = self._runner_of(request)
         with best_effort("counting a request's drafts"):
             runner.forget(request)
         if request.failure is None and self.settings.prefix_caching:
             with best_effort("keeping the caches of a text"), runner.lock:
                 room = self.settings.max_cache_tokens - self._num_live_tokens() + request.max_tokens
-                runner.prefixes.keep(request, request.tenant, room)
+                runner.prefixes.keep(request, room)
         with best_effort("freeing the caches of a text"), runner.lock:
             request.close()
         if request.started:

@@ -39,7 +39,6 @@ _FIXED_SET = EngineSettings(
 
 @contextmanager
 def _explain_out_of_memory(num_texts: int) -> Generator[None]:
-    """Turn errors about memory into a :class:`HierspecError` that says what to do."""
     try:
         yield
     except (RuntimeError, MemoryError) as error:
@@ -144,7 +143,6 @@ class Generation(Engine):
         return not any(request.source for request in self.requests)
 
     def results(self) -> list[GenerationResult]:
-        """Return a result for every request, in order."""
         stats = self.runtime.metrics.levels
         levels = tuple(
             stats[node.index].to_dict() for node in walk(self.root) if node is not self.root

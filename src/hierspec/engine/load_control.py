@@ -207,7 +207,6 @@ class LoadControl:
         return self.adapt and self.num_plans > 1 and not (self.controlled and num_streams == 1)
 
     def _continue_first_search(self, load: _LoadClass) -> None:
-        """Measure the next plan, unless the last one was hopelessly slow."""
         best = load.plans[load.best()].goodput
         following = load.trial + load.direction
         if 0 <= following < self.num_plans and load.plans[load.trial].goodput > _HOPELESS * best:

@@ -78,7 +78,6 @@ class EngineLoop(Engine):
 
     @property
     def accepts_requests(self) -> bool:
-        """Whether new requests are accepted."""
         return not self.waiting.closed
 
     @property
@@ -134,7 +133,6 @@ class EngineLoop(Engine):
             self._num_failed_steps, self._error = 0, None
 
     def _recover(self, error: BaseException) -> None:
-        """Pause after a failed step, before another; if several failed, end all requests."""
         if self._num_failed_steps >= _MAX_FAILED_STEPS:
             self._end_all(error)
         with best_effort("reporting a failed step"):
@@ -164,7 +162,6 @@ class EngineLoop(Engine):
             give_back_memory()
 
     def _drop_requests(self) -> None:
-        """Drop all of them as well when draining is over."""
         if self._deadline is not None and time.monotonic() >= self._deadline:
             for request in self._all_requests():
                 request.fail(RequestCancelledError("the service is shutting down"))

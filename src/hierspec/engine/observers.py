@@ -97,7 +97,6 @@ class Observers:
                 self._handlers.setdefault(event, []).append(getattr(observer, event))
 
     def notify(self, event: ObserverMethod, *args: Any) -> None:
-        """Call this method of each observer that has it, with these arguments."""
         for handle in self._handlers.get(event, ()):
             try:
                 handle(*args)
@@ -126,7 +125,6 @@ class Training:
             self._noted.update((task, (checks, i)) for i, task in enumerate(checks.tasks))
 
     def forget(self) -> None:
-        """Forget what a round that failed has left."""
         self._noted.clear()
 
     def learn(self, task: Task) -> None:

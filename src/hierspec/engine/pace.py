@@ -64,7 +64,6 @@ class Paces(Observer):
         self._drafted = self._started = False
 
     def slowdown(self, sequence: LiveSequence) -> float | None:
-        """Return :attr:`Pace.slowdown` of a sequence."""
         pace = self._paces.get(sequence)
         return None if pace is None else pace.slowdown
 

@@ -27,6 +27,7 @@ from hierspec.core.nodes import walk_levels
 from hierspec.lm.base import ForkingCacheOwner, LanguageModel, Query, Slot
 
 from .caches import Slots, close_slots, common_prefix_length
+from .request import Request
 from .sequences import LiveSequence
 
 MIN_TOKENS = 8  # shorter prefixes are prefilled faster than searched and copied
@@ -57,30 +58,29 @@ class PrefixCache:
 
     @property
     def num_tokens(self) -> int:
-        """Tokens of cache that cached texts hold."""
         return sum(text.num_cached for text in self.cached_texts)
 
-    def copy_prefix(
-        self, sequence: LiveSequence, tenant: str, live: Iterable[tuple[str, LiveSequence]]
-    ) -> int:
-        """Copy the longest cached prefix to a new sequence → its number of tokens in the target.
+    def copy_prefix(self, request: Request, live: Iterable[Request]) -> int:
+        """Copy the longest cached prefix to a new request → its number of tokens in the target.
 
         Args:
-            live: (tenant, sequence) of live sequences to copy from as well.
+            live: requests to copy from as well.
         """
-        prompt = sequence.tokens
+        prompt = request.tokens
         self.query_tokens += len(prompt)
         best: Slots | None = None
         best_text: _CachedText | None = None
         longest = MIN_TOKENS - 1
         for text in self.cached_texts:
-            if text.tenant == tenant and (
+            if text.tenant == request.tenant and (
                 (length := common_prefix_length(prompt, text.tokens)) > longest
             ):
                 longest, best, best_text = length, text.slots, text
-        target_key = (id(sequence.root.model.cache_owner), 0)
-        for live_tenant, source in live:
-            if live_tenant != tenant or source is sequence or target_key not in source.slots:
+        target_key = (id(request.root.model.cache_owner), 0)
+        for source in live:
+            if source.tenant != request.tenant or source is request:
+                continue
+            if target_key not in source.slots:
                 continue
             length = common_prefix_length(prompt, source.slots[target_key][1].tokens)
             if length > longest:
@@ -90,41 +90,41 @@ class PrefixCache:
         if best_text is not None:
             self.cached_texts.remove(best_text)
             self.cached_texts.append(best_text)
-        _copy_slots(best, sequence)
-        copied = len(sequence.slots[target_key][1].tokens) if target_key in sequence.slots else 0
+        _copy_slots(best, request)
+        copied = len(request.slots[target_key][1].tokens) if target_key in request.slots else 0
         copied = min(copied, len(prompt) - 1)  # the last token is read for its scores
         self.hit_tokens += copied
         return copied
 
-    def keep(self, sequence: LiveSequence, tenant: str, room: int) -> None:
-        """Keep an ended sequence's slots, if ``room`` tokens can hold them; close the others.
+    def keep(self, request: Request, room: int) -> None:
+        """Keep an ended request's slots, if ``room`` tokens can hold them; close the others.
 
-        At any time an exception may occur, each slot is the sequence's or a cached text's.
+        At any time an exception may occur, each slot is the request's or a cached text's.
         """
         slots = {
             key: (owner, slot)
-            for key, (owner, slot) in sequence.slots.items()
+            for key, (owner, slot) in request.slots.items()
             if key[1] == 0 and isinstance(owner, ForkingCacheOwner) and isinstance(slot, Slot)
         }
         num_cached = max((len(slot.tokens) for _, slot in slots.values()), default=0)
         if MIN_TOKENS <= num_cached <= room:
             for owner, slot in slots.values():
                 owner.compact(slot)  # live slots have room to grow, too much for many short texts
-            tokens = list(sequence.tokens)
+            tokens = list(request.tokens)
             # A chat's new turn includes its earlier turns.
             earlier = [
                 text
                 for text in self.cached_texts
-                if text.tenant == tenant
+                if text.tenant == request.tenant
                 and common_prefix_length(tokens, text.tokens) == len(text.tokens)
             ]
-            self.cached_texts.append(_CachedText(tenant, tokens, {**slots}, num_cached))
+            self.cached_texts.append(_CachedText(request.tenant, tokens, {**slots}, num_cached))
             for key in slots:
-                del sequence.slots[key]
+                del request.slots[key]
             for text in earlier:
                 self._drop(text)
             self.limit_tokens(room)
-        sequence.close()
+        request.close()
 
     def limit_tokens(self, limit: int) -> None:
         """Drop texts, the least recently used first, until at most ``limit`` tokens are held."""
@@ -134,7 +134,6 @@ class PrefixCache:
             self._drop(self.cached_texts[0])
 
     def clear(self) -> None:
-        """Drop all texts."""
         self.limit_tokens(-1)
 
     def _drop(self, text: _CachedText) -> None:

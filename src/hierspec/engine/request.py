@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from hierspec.core.proposals import TokenLogprobs, Verdict
-from hierspec.core.rng import PhiloxRng, RewindableRng
+from hierspec.core.rng import PhiloxRng
 from hierspec.errors import as_exception
 from hierspec.lm.base import ModelVerify
 
 from .caches import SessionCache
 from .control import Steering
-from .metrics import LevelStats
-from .results import TokenEvent
+from .results import LevelStats, TokenEvent
 from .sequences import LiveSequence
 from .stopping import StopConditions, TextStream
 
@@ -101,10 +100,10 @@ class Request(LiveSequence):
         finish_reason: ``"stop"``, ``"length"`` or ``"cancelled"``; ``None`` while it is written.
         events: of its tokens that are not reported yet.
         level_counts, plan: of the last round, as in :class:`Progress`.
-        levels: counters of its drafts, smallest level first, where its engine keeps them.
         plans: rounds of the target by plan, where its engine keeps them.
         slowdown: as in :class:`~hierspec.engine.results.GenerationResult`, once it has ended.
         prompt_logprobs: of every token of the prompt but the first, if requested.
+        counted: by level, how many tokens were drafted and accepted up to the last round.
     """
 
     prompt: Sequence[int]
@@ -126,7 +125,7 @@ class Request(LiveSequence):
     id: int = field(init=False, default=0)
     root: ModelVerify = field(init=False)  # set when it is admitted, like states
     tokens: list[int] = field(init=False)
-    rng: RewindableRng = field(init=False)
+    rng: PhiloxRng = field(init=False)
     num_remaining_tokens: int = field(init=False, default=1)
     limit: int = field(init=False, default=0)
     max_tokens: int = field(init=False, default=0)
@@ -149,10 +148,12 @@ class Request(LiveSequence):
     events: list[TokenEvent] = field(init=False, default_factory=list[TokenEvent])
     level_counts: tuple[tuple[str, int, int], ...] = field(init=False, default=())
     plan: str = field(init=False, default="")
-    levels: tuple[LevelStats, ...] = field(init=False, default=())
     slowdown: float | None = field(init=False, default=None)
     plans: dict[str, int] = field(init=False, default_factory=dict[str, int])
     prompt_logprobs: list[TokenScore] = field(init=False, default_factory=list[TokenScore])
+    counted: dict[int, tuple[int, int]] = field(
+        init=False, default_factory=dict[int, tuple[int, int]]
+    )
     arrival_time: float = field(init=False, default=0.0)
     start_time: float = field(init=False, default=0.0)
     first_round_time: float = field(init=False, default=0.0)
@@ -177,12 +178,10 @@ class Request(LiveSequence):
 
     @property
     def order(self) -> tuple[int, int]:
-        """Lower is served first."""
         return self.priority, self.id
 
     @property
     def num_left(self) -> int:
-        """Tokens of the prompt that are left to prefill."""
         return len(self.prompt) - self.num_prefilled
 
     @property
@@ -196,7 +195,6 @@ class Request(LiveSequence):
         return self.ended or self.failure is not None or self.finish_reason is not None
 
     def fail(self, error: BaseException) -> None:
-        """Let the request be over, with the first error that ends it."""
         self.failure = self.failure or error
 
     # --- rounds
@@ -216,13 +214,22 @@ class Request(LiveSequence):
             self.root = self.steering.plan()
 
     def record_round(self, verdict: Verdict, now: float) -> None:
-        """Record the end of a round, before its tokens are committed."""
         self.last_round_time = now
         if not self.started:
             self.first_round_time = now
             self.target_calls = 0
         elif self.steered and self.steering is not None:
             self.states = self.steering.record_round(len(verdict.emitted), self.states)
+
+    def count_round(self) -> None:
+        """Set ``level_counts`` to what was drafted and accepted since the last call."""
+        counts: list[tuple[str, int, int]] = []
+        for index, stats in self.level_stats.items():
+            drafted, accepted = self.counted.get(index, (0, 0))
+            self.counted[index] = stats.num_draft_tokens, stats.num_accepted_tokens
+            if (new := stats.num_draft_tokens - drafted) > 0:
+                counts.append((stats.name, new, stats.num_accepted_tokens - accepted))
+        self.level_counts = tuple(counts)
 
     def commit(self, verdict: Verdict) -> Iterator[TokenEvent]:
         """Append a round's tokens, one by one, up to the first that ends the sequence."""
@@ -285,8 +292,12 @@ class Request(LiveSequence):
 
     @property
     def text(self) -> str:
-        """The text that became final so far."""
         return "" if self.stream is None else self.stream.text
+
+    @property
+    def levels(self) -> tuple[LevelStats, ...]:
+        """Counters of its drafts, smallest level first, where its engine keeps them."""
+        return tuple(self.level_stats.values())
 
     @property
     def queue_seconds(self) -> float:

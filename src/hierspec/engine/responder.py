@@ -41,7 +41,6 @@ from .ahead import (
     AheadCall,
     BackgroundDrafting,
     ahead_call,
-    ahead_limit,
     can_draft_in_thread,
     take_ahead_draft,
 )
@@ -187,7 +186,9 @@ class Responder:
         calls: list[AheadCall] = []
         for task, draft in zip(tasks, drafts, strict=True):
             room = node_infos[node.index].room(len(task.sequence.tokens) + len(draft))
-            limit = ahead_limit(leaf, task.sequence, len(draft), room)
+            # The next round's verification adds a token of its own.
+            usable = task.sequence.num_remaining_tokens - len(draft) - 1
+            limit = min(leaf.budget, usable, room) if draft.tokens else 0
             if limit > 0:
                 job = self._job(leaf, task, task.sequence.context(draft.tokens), 1)
                 calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))

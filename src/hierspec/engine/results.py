@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import dataclasses
+from dataclasses import dataclass, field
 from typing import Any
 
 from hierspec.core.proposals import TokenLogprobs
-
-from .metrics import LevelStatsDict
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +37,52 @@ class TokenEvent:
     top_logprobs: TokenLogprobs = ()
 
 
+@dataclass(slots=True)
+class LevelStats:
+    """Counters of one level. Tokens are accepted by the level above.
+
+    Attributes:
+        calls: forwards of its model (a batch of sequences is one call).
+        num_drafts: verified drafts: one for each run of this level's tokens in a proposal; several
+            drafts from one position count as one.
+        num_draft_tokens: of all drafts, alternatives included; a prefix that several drafts
+            share is verified once and counts once.
+        num_accepted_tokens_per_pos: how often the token at each draft position was accepted.
+        forward_seconds: inside the model's forward.
+        verify_seconds: of applying its verification rule, without its forward.
+        seconds: of forward, distributions, draws and verification together.
+    """
+
+    name: str
+    calls: int = 0
+    num_drafts: int = 0
+    num_draft_tokens: int = 0
+    num_accepted_tokens: int = 0
+    num_accepted_tokens_per_pos: list[int] = field(default_factory=list[int])
+    seconds: float = 0.0
+    forward_seconds: float = 0.0
+    verify_seconds: float = 0.0
+
+    def count_draft(self, drafted: int, accepted: int, offset: int) -> None:
+        """Count a verified draft of this level that began at position ``offset`` of its round."""
+        self.num_drafts += 1
+        self.num_draft_tokens += drafted
+        self.num_accepted_tokens += accepted
+        per_pos = self.num_accepted_tokens_per_pos
+        per_pos += [0] * (offset + drafted - len(per_pos))
+        for i in range(offset, offset + accepted):
+            per_pos[i] += 1
+
+    @property
+    def acceptance_rate(self) -> float:
+        """Accepted tokens over drafted tokens; 0 where nothing was drafted."""
+        return self.num_accepted_tokens / self.num_draft_tokens if self.num_draft_tokens else 0.0
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return the object that ``generate --json`` prints of a level."""
+        return {**dataclasses.asdict(self), "acceptance_rate": self.acceptance_rate}
+
+
 SCHEMA_VERSION = 1
 
 
@@ -58,7 +103,7 @@ class GenerationResult:
         logprobs: of ``token_ids`` under the raw target, nats; empty unless requested.
         top_logprobs: for each of ``token_ids``, the likeliest tokens at its position and their
             log-probabilities, best first; empty unless requested.
-        levels: counters per level below the target, smallest first.
+        levels: counters per level below the target, smallest first (:class:`LevelStats`).
         target: the same counters for the target.
         control: under a controller: how often this sequence's plan changed, and rounds and tokens
             of each plan (:mod:`hierspec.engine.control`).
@@ -75,8 +120,8 @@ class GenerationResult:
     decode_seconds: float
     target_calls: int
     mean_acceptance_length: float
-    levels: tuple[LevelStatsDict, ...]
-    target: LevelStatsDict
+    levels: tuple[dict[str, Any], ...]
+    target: dict[str, Any]
     logprobs: tuple[float, ...] = ()
     batch_size: int = 1
     control: dict[str, Any] | None = None

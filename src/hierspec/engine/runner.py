@@ -24,9 +24,9 @@ from hierspec.sampling.scores import logprobs, top_logprobs
 
 from .control import Controller, Steering, label
 from .load_control import LoadControl, Plans, class_of
-from .metrics import SequenceMetrics
 from .prefixes import PrefixCache, prefill
 from .request import Request, TokenScore
+from .results import LevelStats
 from .runtime import Runtime
 from .stopping import TextStream
 
@@ -87,15 +87,12 @@ class Runner:
         request.begin(self.root, limit, stream, self.names, steering)
 
     def copy_prefix(self, request: Request, live: Sequence[Request]) -> None:
-        """Copy the longest cached prefix of the prompt, from ended or ``live`` requests."""
-        sources = [(other.tenant, other) for other in live if other is not request]
         with self.lock:
-            copied = self.prefixes.copy_prefix(request, request.tenant, sources)
+            copied = self.prefixes.copy_prefix(request, live)
         request.num_prefilled = request.num_cached_tokens = copied
         request.prefix_searched = True
 
     def prefill(self, request: Request, end: int) -> None:
-        """Let every model of the hierarchy prefill the prompt up to ``end``."""
         wants_logprobs = request.num_prompt_logprobs is not None
         # The first row scores the token after so many.
         first = request.num_prefilled + 1 if wants_logprobs else None
@@ -106,18 +103,22 @@ class Runner:
         request.num_prefilled = end
 
     def run_round(
-        self, requests: Sequence[Request], num_streams: int
+        self,
+        requests: Sequence[Request],
+        num_streams: int,
+        draft_plan: ModelVerify | None = None,
     ) -> list[Verdict | BaseException]:
         """Run a round of the target for these requests → the verdict or the error of each.
 
         Args:
             num_streams: number of live requests, including those whose prompts are being prefilled.
+            draft_plan: of requests whose drafts follow the load.
         """
         outcomes: dict[Request, Verdict | BaseException] = {}
         prepared: list[Request] = []
         for request in requests:
             try:
-                request.prepare_round(self.plan_for(request))
+                request.prepare_round(self.plan_for(request, draft_plan))
                 prepared.append(request)
             except FAILURES as error:
                 outcomes[request] = error
@@ -126,19 +127,14 @@ class Runner:
         outcomes.update(zip(prepared, verdicts, strict=True))
         return [outcomes[request] for request in requests]
 
-    def plan_for(self, request: Request) -> ModelVerify | None:
+    def plan_for(self, request: Request, draft_plan: ModelVerify | None) -> ModelVerify | None:
         """Return the plan of a request's next round; ``None``: let its steering choose."""
         return None
 
     def record(self, request: Request, verdict: Verdict, now: float) -> None:
-        """Record a request's round, before its tokens are committed."""
         request.record_round(verdict, now)
 
-    def count(self, request: Request) -> None:
-        """Count what was drafted for a request in its last round, to be reported."""
-
     def forget(self, request: Request) -> None:
-        """Take a request that is over out of all counters."""
         request.slowdown = self.runtime.paces.slowdown(request)
 
 
@@ -150,9 +146,6 @@ class ServingRunner(Runner):
         predictor: drafts from predicted outputs (:mod:`hierspec.drafters.prediction`); without
             one, and under a controller, they are ignored.
         adapt_to_load: let drafts follow the load.
-
-    Attributes:
-        sequence_metrics: counters of every live request's drafts.
     """
 
     def __init__(
@@ -181,11 +174,7 @@ class ServingRunner(Runner):
             log_observer_errors=True,
         )
         self.load = LoadControl(len(self.plans.draft_plans), adapt_to_load, controlled)
-        self._draft_plan = self.plans.full  # of the round in progress
         self.names = {level.index: display_name(level.name) for level in walk_levels(self.root)}
-        below = [level.index for level in walk_levels(self.root.below)]
-        self.sequence_metrics = SequenceMetrics({index: self.names[index] for index in below})
-        self.runtime.observe(self.sequence_metrics)
 
     def begin(self, request: Request) -> None:
         super().begin(request)
@@ -193,10 +182,16 @@ class ServingRunner(Runner):
         if request.prediction and self.plans.predictor is not None:
             length = len(request.prompt)
             request.slot(self.plans.predictor).expect(request.prediction, length)
-        self.sequence_metrics.follow(request)
+        request.level_stats = {
+            level.index: LevelStats(self.names[level.index])
+            for level in walk_levels(self.root.below)
+        }
 
     def run_round(
-        self, requests: Sequence[Request], num_streams: int
+        self,
+        requests: Sequence[Request],
+        num_streams: int,
+        draft_plan: ModelVerify | None = None,
     ) -> list[Verdict | BaseException]:
         # A round measures a plan only if most of its requests follow the load, ...
         following = [r for r in requests if r.speculative and not (r.fixed_plan or r.prediction)]
@@ -210,8 +205,7 @@ class ServingRunner(Runner):
         measurable = measurable and class_of(num_streams) == class_of(len(requests))
         # ... and if it prefills no prompt.
         measurable = measurable and all(request.started for request in requests)
-        self._draft_plan = self.plans.draft_plans[index]
-        outcomes = super().run_round(requests, num_streams)
+        outcomes = super().run_round(requests, num_streams, self.plans.draft_plans[index])
         if measurable:
             seconds = time.monotonic() - began
             num_tokens = sum(len(v.emitted) for v in outcomes if isinstance(v, Verdict))
@@ -227,15 +221,8 @@ class ServingRunner(Runner):
             request.plans[plan] = request.plans.get(plan, 0) + 1
         super().record(request, verdict, now)
 
-    def count(self, request: Request) -> None:
-        request.level_counts = self.sequence_metrics.round_counts(request)
-
-    def forget(self, request: Request) -> None:
-        super().forget(request)
-        request.levels = request.levels or self.sequence_metrics.forget(request)
-
-    def plan_for(self, request: Request) -> ModelVerify | None:
-        plans, plan = self.plans, self._draft_plan
+    def plan_for(self, request: Request, draft_plan: ModelVerify | None) -> ModelVerify | None:
+        plans = self.plans
         if not request.speculative:
             return plans.plain
         if request.prediction and plans.predictor is not None and request.started:
@@ -243,11 +230,11 @@ class ServingRunner(Runner):
             if plans.predictor.propose(Context(request.tokens), 1, slot):
                 return plans.prediction
         if request.steering is not None:
-            return plans.plain if plan is plans.plain and not request.fixed_plan else None
+            return plans.plain if draft_plan is plans.plain and not request.fixed_plan else None
         if request.fixed_plan:
             return plans.full
         # A first round needs no draft, and one would delay the other requests.
-        return plan if request.started else plans.plain
+        return draft_plan if request.started else plans.plain
 
 
 def _token_scores(rows: torch.Tensor, request: Request) -> list[TokenScore]:

@@ -59,7 +59,6 @@ class Runtime:
         self._node_infos: dict[ModelVerify, Mapping[int, NodeInfo]] = {}
 
     def observe(self, observer: Observer) -> None:
-        """Add an observer of all that happens from now on."""
         self._observers.add(observer)
 
     def round(self, sequences: Sequence[LiveSequence]) -> list[Verdict]:
@@ -173,7 +172,6 @@ class Runtime:
 
 
 def _lowest_group(waiting: Sequence[Task]) -> list[Task]:
-    """Return the tasks that share the next call, which is the lowest level's."""
     if len(waiting) == 1:
         return [waiting[0]]
     first = min(waiting, key=lambda task: task.group.index)

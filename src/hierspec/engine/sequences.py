@@ -13,14 +13,15 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, NodeRequest, Propose, Row
-from hierspec.core.rng import Noise, RewindableRng
+from hierspec.core.rng import Noise, PhiloxRng
 from hierspec.core.round import Coroutine, propose, verified
-from hierspec.drafters.base import Drafter, Shareable
+from hierspec.drafters.base import Drafter
 from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, ReservingCacheOwner, Slot
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
 from .caches import SessionCache, Slots, close_slots
+from .results import LevelStats
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -39,7 +40,6 @@ class AheadDraft:
     proposal: Proposal
 
     def continues(self, context: Context) -> bool:
-        """Return whether the draft was made for this text."""
         length = len(context)
         return length == self.length and tuple(context.tokens(length - len(self.tail))) == self.tail
 
@@ -75,6 +75,7 @@ class LiveSequence:
         num_logprobs: report the raw target's log-probability of every output token, and of this
             many likeliest ones at its position; ``None``: report none.
         num_learnt: rounds that drafters have learnt from.
+        level_stats: counters of its drafts by node index, where its engine keeps them.
         session_cache: the cache that its slots come from, and go back to when it ends.
         ahead: a draft for the next round, made while the last draft was verified.
     """
@@ -83,7 +84,7 @@ class LiveSequence:
     root: ModelVerify
     tokens: list[int]
     params: SamplingParams
-    rng: RewindableRng
+    rng: PhiloxRng
     num_remaining_tokens: int
     prompt_length: int = 0
     source: tuple[int, ...] = ()
@@ -93,6 +94,7 @@ class LiveSequence:
     history: History | None = None
     target_calls: int = 0
     num_learnt: int = 0
+    level_stats: dict[int, LevelStats] = field(default_factory=dict[int, LevelStats])
     slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
     session_cache: SessionCache | None = None
     ahead: AheadDraft | None = None
@@ -115,7 +117,6 @@ class LiveSequence:
         return len(self.source) or self.prompt_length
 
     def context(self, pending: tuple[int, ...] = ()) -> Context:
-        """Return the text so far, continued by the ``pending`` tokens of a round in progress."""
         return Context(self.tokens, pending, self.source)
 
     def slot(self, model: CacheUser, draft: int = 0) -> Any:
@@ -136,18 +137,15 @@ class LiveSequence:
         Sampled tokens depend on drafts, and drafts learnt from a text are not independent of the
         rng that wrote it, which may be this sequence's own in an earlier generation.
         """
+        # Faster than isinstance: Python caches the result for a class, not for an object.
         if issubclass(type(owner), ReservingCacheOwner):
             length = len(self.tokens) + self.num_remaining_tokens
             cast(ReservingCacheOwner, owner).reserve(length)
         independent = self.params.greedy or self.root.rule.draft_independent
         can_share = not self.private and independent and self.root.rule.exact_for(True)
-        # Faster than isinstance: Python caches the result for a class, not for an object.
-        if issubclass(type(owner), Shareable) and not can_share:
-            return cast(Shareable, owner).open_private()
-        return owner.open()
+        return owner.open() if can_share else getattr(owner, "open_private", owner.open)()
 
     def add_slot(self, key: tuple[int, int], owner: CacheOwner, slot: Any) -> None:
-        """Add a slot, new or of an earlier text."""
         if isinstance(slot, Slot):
             slot.prompt_length = self.prompt_length
         self.slots[key] = (owner, slot)
@@ -173,7 +171,6 @@ class LiveSequence:
             self.history = History(self.prompt_length)
 
     def adopt(self, cache: SessionCache) -> None:
-        """Start from the slots that an earlier generation left in ``cache``."""
         for key, (owner, slot) in cache.take().items():
             self.add_slot(key, owner, slot)
         self.session_cache = cache
@@ -248,7 +245,6 @@ class Task:
         self.advance(None)
 
     def context(self, request: Check | Propose | Row, tokens: tuple[int, ...] = ()) -> Context:
-        """Return the text that a request is about, continued by ``tokens``."""
         return self.sequence.context(request.pending + tokens)
 
     def advance(self, answer: Any) -> None:

@@ -9,15 +9,14 @@ although the text leaves these out.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, cast
-from weakref import WeakKeyDictionary
 
 from hierspec.errors import HierspecError
 from hierspec.utils.validation import HALF_CHARACTERS
 
-from .detokenize import detokenizer
+from .detokenize import detokenizer, special_texts
 
 _FIRST_SURROGATE, _NUM_SURROGATES = 0xD800, 0x800
 
@@ -129,7 +128,6 @@ class TextStream:
 
     @property
     def text(self) -> str:
-        """All text that became final so far."""
         return "".join(self._parts)
 
     def feed(self, token_id: int) -> tuple[str, str | None]:
@@ -207,7 +205,9 @@ class _Search:
         if not stop or tokenizer is None:
             return
         texts = special_texts(tokenizer)
-        named = {id: text for id, text in texts.items() if any(text in one for one in stop)}
+        named = {
+            id: text for id, text in texts.items() if text and any(text in one for one in stop)
+        }
         names = sorted(set(named.values()), key=len, reverse=True)[:_NUM_SURROGATES]
         if names:
             by_name = {name: chr(_FIRST_SURROGATE + i) for i, name in enumerate(names)}
@@ -253,21 +253,3 @@ class _Search:
 
 def _without_marks(text: str) -> str:
     return HALF_CHARACTERS.sub("", text)
-
-
-_special_texts: WeakKeyDictionary[Any, tuple[int, Mapping[int, str]]] = WeakKeyDictionary()
-
-
-def special_texts(tokenizer: Any) -> Mapping[int, str]:
-    """Return the texts of a tokenizer's special tokens, by id."""
-    backend = getattr(tokenizer, "backend_tokenizer", tokenizer)
-    if not hasattr(backend, "get_added_tokens_decoder"):  # no ``tokenizers.Tokenizer`` behind it
-        return _texts(getattr(tokenizer, "added_tokens_decoder", {}))
-    size = backend.get_vocab_size(with_added_tokens=True)
-    if tokenizer not in _special_texts or _special_texts[tokenizer][0] != size:
-        _special_texts[tokenizer] = (size, _texts(backend.get_added_tokens_decoder()))
-    return _special_texts[tokenizer][1]
-
-
-def _texts(added: Mapping[int, Any]) -> dict[int, str]:
-    return {id: token.content for id, token in added.items() if token.special and token.content}

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import numpy as np
 import torch
 
-from hierspec.core.nodes import LevelNode, declines
+from hierspec.core.nodes import LevelNode
 from hierspec.core.proposals import Proposal, Verdict
 
 
@@ -135,7 +135,7 @@ class ModelRows:
     def declines(self, node: LevelNode, context: tuple[int, ...]) -> bool:
         """Return whether a leaf's model leaves the token after ``context`` to the level above."""
         model, order = node.model, node.model.order
-        if not declines(model):
+        if not getattr(model, "declines", False):
             return False
         return model.is_unsure_after(context[max(len(context) - order, 0) :])
 

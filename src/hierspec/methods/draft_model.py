@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hierspec.config.fields import AnyModel
-from hierspec.config.levels import Assistant, Capabilities, LevelConfig, TargetInfo
+from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.config.vocabulary import validate_same_vocabulary, validate_sizes
 from hierspec.errors import HierspecWarning
@@ -37,12 +37,7 @@ class DraftModelConfig(LevelConfig):
     """
 
     capabilities = Capabilities(predicts=True, reads_tokenizer=True, planned=True, trees=True)
-    described_as = "a draft model"
     only_first = {"ahead": (False, "only the first level drafts ahead; remove it")}  # noqa: RUF012
-    other_engines = {  # noqa: RUF012
-        "vLLM": "vLLM 0.13 and older refuse draft models. Newer ones draft greedily: when "
-        'sampling, add "draft_sample_method": "probabilistic" where there is one.',
-    }
 
     method: Literal["draft_model"] = "draft_model"
     model: AnyModel
@@ -91,19 +86,8 @@ class DraftModelConfig(LevelConfig):
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
         return trained.siblings_of(target)
 
-    def in_vllm(self) -> dict[str, Any]:
-        return {
-            "method": "draft_model",
-            "model": self.model,
-            "num_speculative_tokens": self.num_speculative_tokens,
-        }
-
-    def in_transformers(self) -> Assistant:
-        return Assistant({"assistant_model": self.model}, "assistant", self.model, self.dtype)
-
 
 def _warn_if_larger(name: str, draft: Backend, target_name: str, target: Backend) -> None:
-    """Warn if a draft model is larger than its target, by layers times width squared."""
     backends = (draft, target)
     sizes = [backend.num_layers * backend.hidden_size**2 for backend in backends]
     if sizes[0] > sizes[1]:

@@ -30,7 +30,6 @@ class Eagle3LevelConfig(LevelConfig):
     capabilities = Capabilities(
         verifies=False, drafts_as_it_scores=False, planned=True, cost=1, trees=True
     )  # its drafts also depend on its own states of their tokens
-    described_as = "an EAGLE-3 drafter"
     short_forms = ("eagle3:FOLDER",)
 
     method: Literal["eagle3"] = "eagle3"

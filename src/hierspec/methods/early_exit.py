@@ -6,8 +6,9 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hierspec.config.fields import HeadsPath
-from hierspec.config.levels import Assistant, Capabilities, LevelConfig, TargetInfo
+from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
@@ -31,11 +32,7 @@ class EarlyExitConfig(LevelConfig):
     """
 
     capabilities = Capabilities(cache="layers", planned=True, cost=1)
-    described_as = "an early exit of the target"
     short_forms = ("exit:LAYER",)
-    other_engines = {  # noqa: RUF012
-        "transformers": "The target computes the exit's layers again; that is priced.",
-    }
 
     method: Literal["early_exit"] = "early_exit"
     exit_layer: PositiveInteger
@@ -75,20 +72,15 @@ class EarlyExitConfig(LevelConfig):
 
         heads = [n for n in trained.drafters_for(target) if trained.kind(n) == trained.HEADS_KIND]
         on_cpu = machine.device("auto").type == "cpu"
-        if not heads or (on_cpu and quantized.can_be_copied(target) and library.load()):
+        if not heads or (
+            on_cpu and quantized.can_be_copied(TargetConfig(model=target)) and library.load()
+        ):
             return ()
         return [
             f"exit:{layer},head={drafter}"
             for drafter in heads
             for layer in exit_heads.read(drafter).exits
         ]
-
-    def in_transformers(self) -> Assistant:
-        return Assistant({"assistant_early_exit": self.exit_layer}, "target")
-
-    @property
-    def only_here(self) -> str | None:
-        return None if self.head is None else "a trained head of the exit's own"
 
 
 def exit_model(target: TargetInfo, layer: int, heads: str | None) -> ExitModel:
@@ -103,7 +95,6 @@ def exit_model(target: TargetInfo, layer: int, heads: str | None) -> ExitModel:
 
 
 def heads_files(heads: str | None) -> tuple[str, ...]:
-    """Return the path of a file of heads, if there is one."""
     from hierspec.config import exit_heads
 
     return () if heads is None else (str(exit_heads.locate(heads)),)

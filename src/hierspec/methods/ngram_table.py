@@ -19,7 +19,6 @@ class NgramTableConfig(LevelConfig):
     """N-gram counts of a corpus, with back-off."""
 
     capabilities = Capabilities(reads_tokenizer=True, planned=True, cost=0)
-    described_as = "an n-gram table"
     short_forms = ("ngram:TABLE",)
 
     method: Literal["ngram_table"] = "ngram_table"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from hierspec.config.levels import Assistant, TargetInfo
+from hierspec.config.levels import TargetInfo
 from hierspec.config.look_ups import PLANNED_LOOK_UP, LookUpConfig
 from hierspec.config.methods import register_level
 from hierspec.utils.schema import Count, checked_dataclass
@@ -20,11 +20,7 @@ class PromptLookupConfig(LookUpConfig):
     """Copies what followed the last occurrence of the latest n-gram in the context."""
 
     capabilities = PLANNED_LOOK_UP
-    described_as = "prompt lookup"
     short_forms = ("ngram", "prompt-lookup")
-    other_engines = {  # noqa: RUF012
-        "transformers": "There is no prompt_lookup_min: shorter matches are drafted, too.",
-    }
 
     method: Literal["prompt_lookup"] = "prompt_lookup"
     prompt_lookup_min: Count = 2
@@ -45,19 +41,3 @@ class PromptLookupConfig(LookUpConfig):
     @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
         return ("prompt-lookup",)
-
-    def in_vllm(self) -> dict[str, Any]:
-        return {
-            "method": "ngram",
-            "num_speculative_tokens": self.num_speculative_tokens,
-            "prompt_lookup_max": self.prompt_lookup_max,
-            "prompt_lookup_min": self.prompt_lookup_min,
-        }
-
-    def in_transformers(self) -> Assistant:
-        return Assistant(
-            {
-                "prompt_lookup_num_tokens": self.num_speculative_tokens,
-                "max_matching_ngram_size": self.prompt_lookup_max,
-            }
-        )

@@ -34,7 +34,6 @@ class QuantizedConfig(LevelConfig):
     """
 
     capabilities = Capabilities(cache="target", planned=True, cost=3)
-    described_as = "a copy of the target in fewer bits"
     short_forms = ("quantized", "quantized:4")
 
     method: Literal["quantized"] = "quantized"
@@ -72,8 +71,11 @@ class QuantizedConfig(LevelConfig):
 
     @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        if not can_be_copied(target):
-            return ()
+        try:
+            if not can_be_copied(TargetConfig(model=target)):
+                return ()
+        except HierspecError:
+            return ()  # no such model: loading it will raise
         copies = [4, 8]
         if machine.device("auto").type == "cpu":
             from hierspec.lm.lean.quantized import copies_that_pay
@@ -84,14 +86,16 @@ class QuantizedConfig(LevelConfig):
         return [f"quantized:{bits},calibrate=false" if bits < 8 else "quantized" for bits in copies]
 
 
-def can_be_copied(target: str) -> bool:
-    """Return whether a model is of a kind that has copies in fewer bits."""
+def can_be_copied(target: TargetConfig) -> bool:
+    """Return whether a model is of a kind that has copies in fewer bits.
+
+    Raises:
+        HierspecError: there is no such model.
+    """
     from hierspec.config.checkpoints import runs_on_own_layers
     from hierspec.lm.lean.shape import unsupported_reason
 
-    try:
-        if is_adapter(target) or runs_on_own_layers(TargetConfig(model=target)):
-            return False
-        return unsupported_reason(model_config(target)) is None
-    except HierspecError:
-        return False  # no such model: loading it will raise
+    # Adapters run on transformers' own layers.
+    if target.backend == "hf" or is_adapter(target.model) or runs_on_own_layers(target):
+        return False
+    return unsupported_reason(model_config(target.model)) is None

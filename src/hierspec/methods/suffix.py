@@ -25,7 +25,6 @@ class SuffixConfig(LookUpConfig):
     """
 
     capabilities = PLANNED_LOOK_UP
-    described_as = "a suffix automaton of the text"
     short_forms = ("suffix",)
 
     method: Literal["suffix"] = "suffix"

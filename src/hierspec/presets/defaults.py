@@ -22,7 +22,7 @@ from hierspec.config.in_memory import ModelInMemory, wrap_model
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import model_config, validate_model_name
 from hierspec.errors import HierspecError
-from hierspec.lm.adapters import is_adapter
+from hierspec.methods.quantized import can_be_copied
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
 
@@ -61,7 +61,6 @@ def missing_packages() -> str:
 
 
 def default_target() -> str:
-    """Return the released model if its packages are installed, else the largest of the family."""
     return registry.SHIPPED_TARGET if missing_packages() else SMOLLM2_NAME
 
 
@@ -94,7 +93,6 @@ def choose_default(
 
 
 def describe_drafts(config: HierarchyConfig) -> str:
-    """Name the methods that draft, lowest first, in a phrase for a note."""
     return f"drafts by {' → '.join([*(level.method for level in config.levels), 'the target'])}"
 
 
@@ -158,16 +156,17 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     decodes plainly: to check several tokens there may take longer than they save.
     """
     from hierspec.config.checkpoints import runs_on_own_layers
+    from hierspec.lm.lean.quantized import copies_that_pay
 
     model = target.model
-    on_cpu = isinstance(model, ModelInMemory) and model.model.device.type == "cpu"
-    if on_cpu and runs_on_own_layers(target):
+    is_on_cpu = isinstance(model, ModelInMemory) and model.model.device.type == "cpu"
+    if is_on_cpu and runs_on_own_layers(target):
         return HierarchyConfig(target=target)
     shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
     levels: list[dict[str, Any]] = []
     own_bits = _own_bits(target)
-    copies = _copies_here(target, own_bits)
-    if copies:
+    on_cpu = machine.device(target.device).type == "cpu"
+    if on_cpu and can_be_copied(target) and (copies := copies_that_pay(own_bits)):
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
         # That model was released with 4-bit weights.
@@ -199,21 +198,6 @@ def _own_bits(target: TargetConfig) -> float | None:
     if bits is None or unsupported_reason(model_config(target.model)) is not None:
         return None
     return bits
-
-
-def _copies_here(target: TargetConfig, own_bits: float | None) -> list[int]:
-    """Return the bits of copies that can be made of this target, and pay on this machine."""
-    from hierspec.config.checkpoints import runs_on_own_layers
-    from hierspec.lm.lean.quantized import copies_that_pay
-    from hierspec.lm.lean.shape import unsupported_reason
-
-    if machine.device(target.device).type != "cpu":
-        return []
-    if target.backend == "hf" or is_adapter(target.model):
-        return []  # adapters run on transformers' own layers
-    if unsupported_reason(model_config(target.model)) is not None or runs_on_own_layers(target):
-        return []
-    return copies_that_pay(own_bits)
 
 
 def _exit_levels(heads: str) -> list[dict[str, Any]]:

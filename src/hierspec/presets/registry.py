@@ -1,4 +1,4 @@
-"""Presets by name, each with its citation; :mod:`.systems` and :mod:`.drafters` define them.
+"""Presets by name, each with its citation; :mod:`.systems` defines them.
 
 Installed packages add their own: an entry point of the group ``hierspec.presets`` is a module that
 registers some when it is imported. By default presets use the shipped family, so that every one
@@ -26,7 +26,6 @@ from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
-from . import drafters  # noqa: F401  # importing it registers its presets
 from .systems import MODEL, PRESETS, PresetModels
 
 GROUP = "hierspec.presets"  # of entry points

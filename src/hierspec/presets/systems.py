@@ -1,4 +1,4 @@
-"""The five papers' systems as presets.
+"""The five papers' systems, and drafters that are no draft models, as presets.
 
 Each is a function from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
 own where they give any. Two things differ to keep the target's distribution (MATH): recovered and
@@ -17,9 +17,13 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.methods.eagle3 import Eagle3LevelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
+from hierspec.methods.prompt_lookup import PromptLookupConfig
+from hierspec.methods.quantized import QuantizedConfig
+from hierspec.methods.suffix import SuffixConfig
 from hierspec.utils import plugins
-from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
+from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET, SMOLLM2_EAGLE3, SMOLLM2_NAME
 
 TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
 DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
@@ -46,7 +50,6 @@ class PresetModels:
     trained: tuple[int, ...] = ()
 
     def with_levels(self, *levels: AnyLevelConfig, verify: str = "tokenwise") -> HierarchyConfig:
-        """Return the target over these levels, smallest first, verified by the rule ``verify``."""
         return HierarchyConfig(target=self.target, levels=levels, verify=verify)
 
     def pair(self, name: str) -> tuple[str, str]:
@@ -133,8 +136,6 @@ PAPERS = {
 def register_preset(
     name: str, summary: str, source: str = "", max_drafts: int | None = None, **models: Any
 ) -> Callable[[Callable[[PresetModels], HierarchyConfig]], Any]:
-    """Register the decorated function as the preset of that name."""
-
     def register(make: Callable[[PresetModels], HierarchyConfig]) -> Any:
         PRESETS[name] = Preset(name, summary, source, make, max_drafts, **models)
         if plugins.is_users(make):  # ours may be imported by a user's file
@@ -147,18 +148,7 @@ def register_preset(
 def draft_level(
     model: str, num_tokens: int, verify: str | None = None, **fields: Any
 ) -> DraftModelConfig:
-    """Return a draft model as a level; with ``verify`` it verifies the level below."""
     return DraftModelConfig(model=model, num_speculative_tokens=num_tokens, verify=verify, **fields)
-
-
-def layers_at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
-    """Return the layer counts nearest to these shares of ``depth`` layers, ascending and distinct.
-
-    Each lies between 1 and ``depth`` − 1, so a model of one layer has none.
-    """
-    if depth < 2:
-        return ()
-    return tuple(sorted({min(max(1, round(share * depth)), depth - 1) for share in shares}))
 
 
 def layer_per_share(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
@@ -182,7 +172,6 @@ def nearest_layers(layers: Sequence[int], trained: Sequence[int]) -> tuple[int, 
 
 @register_preset("autoregressive", "plain decoding, one token a call", max_drafts=0)
 def autoregressive(models: PresetModels) -> HierarchyConfig:
-    """Decode with the target alone."""
     return HierarchyConfig(target=models.target)
 
 
@@ -381,7 +370,6 @@ def pre_self_verify(models: PresetModels) -> HierarchyConfig:
 
 @register_preset("interleaved", "small and mid draft in turn, one verification", "P2", max_drafts=2)
 def interleaved(models: PresetModels) -> HierarchyConfig:
-    """Draft a token with the small model, then one with the larger model, four times."""
     small, mid = models.pair("interleaved")
     parts = ((draft_level(small, 1),), (draft_level(mid, 1),))
     return models.with_levels(ConcatenateConfig(parts=parts, repeat=4))
@@ -398,3 +386,53 @@ def horizontal(models: PresetModels) -> HierarchyConfig:
     return models.with_levels(
         ConcatenateConfig(parts=((draft_level(mid, 4),), (draft_level(small, 4),)))
     )
+
+
+# --- one drafter that is no draft model: look-ups, a copy of the target, EAGLE-3
+
+
+@register_preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
+def prompt_lookup(models: PresetModels) -> HierarchyConfig:
+    return models.with_levels(PromptLookupConfig(num_speculative_tokens=DRAFT_BUDGET))
+
+
+@register_preset(
+    "suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0
+)
+def suffix(models: PresetModels) -> HierarchyConfig:
+    """Copy the most frequent continuation in the text (Oliaro et al., 2024), without a draft model.
+
+    :mod:`hierspec.drafters.suffix` says what differs: one draft instead of a tree, and no store of
+    earlier outputs unless the level asks for one.
+    """
+    return models.with_levels(SuffixConfig(num_speculative_tokens=16))
+
+
+@register_preset(
+    "quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0
+)
+def quantized(models: PresetModels) -> HierarchyConfig:
+    """Draft with an int8 copy of the target (after Tiwari et al., 2025).
+
+    QuantSpec drafts with 4-bit weights and keeps a 4-bit copy of the keys and values; here weights
+    are int8 and the cache is the target's own.
+    """
+    return models.with_levels(QuantizedConfig(num_speculative_tokens=10))
+
+
+@register_preset(
+    "eagle3",
+    "a network that reads the target's hidden states",
+    "EAGLE-3",
+    max_drafts=1,
+    target=SMOLLM2_NAME,
+    drafts=(SMOLLM2_EAGLE3,),
+    needs="an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
+)
+def eagle3(models: PresetModels) -> HierarchyConfig:
+    """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.
+
+    The draft model is the folder of a network, as ``hierspec heads train --kind eagle3`` writes it.
+    """
+    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
+    return models.with_levels(drafter, verify="block")

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from hierspec.config import methods
+from hierspec.config.build import LevelModels
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import LevelConfig
 from hierspec.config.model_defaults import add_tokenizer_eos
-from hierspec.config.models import LevelModels
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import FixedWindow, WatchingWindow, Window
 from hierspec.drafters.base import LookUp

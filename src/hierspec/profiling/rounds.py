@@ -15,7 +15,7 @@ from hierspec.config.numbered import NumberedConfig
 from hierspec.core.context import Context
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.nodes import Verify
-from hierspec.core.rng import PhiloxRng, RewindableRng
+from hierspec.core.rng import PhiloxRng
 from hierspec.engine.sequences import LiveSequence
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
@@ -86,7 +86,7 @@ def build_levels(
 
 
 def open_sequence(
-    root: Verify, number: int, tokens: Sequence[int], temperature: float, rng: RewindableRng
+    root: Verify, number: int, tokens: Sequence[int], temperature: float, rng: PhiloxRng
 ) -> LiveSequence:
     """Open a sequence that never ends by itself, with ``tokens`` as its prompt."""
     return LiveSequence(

@@ -89,7 +89,6 @@ class SamplingParams:
         logits_processors: Iterable[Processor] = (),
         **options: Any,
     ) -> SamplingParams:
-        """Return parameters with a mapping of biases and any iterable of processors."""
         try:
             bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
         except (TypeError, ValueError):
@@ -117,7 +116,6 @@ class SamplingParams:
 
     @property
     def edits_scores(self) -> bool:
-        """Whether scores are changed before they become distributions."""
         return bool(self.logit_bias) or self.needs_history
 
     @property

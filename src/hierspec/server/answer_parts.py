@@ -123,8 +123,8 @@ def summarise_speculation(sequences: Sequence[Request]) -> dict[str, Any]:
             for key in ("num_drafts", "num_draft_tokens", "num_accepted_tokens"):
                 totals[key] += getattr(level, key)
             per_pos = totals["num_accepted_tokens_per_pos"]
-            per_pos += [0] * (len(level.accepted_per_pos) - len(per_pos))
-            for i, value in enumerate(level.accepted_per_pos):
+            per_pos += [0] * (len(level.num_accepted_tokens_per_pos) - len(per_pos))
+            for i, value in enumerate(level.num_accepted_tokens_per_pos):
                 per_pos[i] += value
     for totals in levels.values():
         drafted = totals["num_draft_tokens"]

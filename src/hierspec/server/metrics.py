@@ -148,7 +148,7 @@ class _EngineCollector:
                     continue
                 for key, family in of_drafts.items():
                     family.add_metric(labels, getattr(stats, key))
-                for position, count in enumerate(stats.accepted_per_pos):
+                for position, count in enumerate(stats.num_accepted_tokens_per_pos):
                     per_pos.add_metric([*labels, str(position)], count)
         yield from (*of_drafts.values(), per_pos, calls, seconds)
 

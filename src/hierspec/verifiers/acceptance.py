@@ -41,7 +41,6 @@ def acceptance_of(rule: Verifier, batch: Batch) -> Acceptance:
 
 
 def _problem(accepted: Any, batch: Batch) -> str:
-    """Return what is wrong with an acceptance, in words; empty if nothing is."""
     if not isinstance(accepted, Acceptance):
         return f"must be hierspec.Acceptance(h, w), not {type(accepted).__name__}"
     if not all(map(torch.is_tensor, (accepted.h, accepted.w))):

@@ -76,11 +76,6 @@ def capped(log_products: torch.Tensor) -> torch.Tensor:
     return (log_products - highest).exp()
 
 
-def ideal_chances(log_products: torch.Tensor) -> torch.Tensor:
-    """Return min(1, r_1 ⋯ r_k): on average no lossless rule keeps k tokens more often."""
-    return log_products.clamp(max=0.0).exp()
-
-
 def excess(p: torch.Tensor, q: torch.Tensor, w: torch.Tensor | float) -> torch.Tensor:
     """Return D(w·p, q) = Σ_x max(w·p(x) − q(x), 0) over the last axis, in float64; w ≤ 1."""
     return row_sums(residual(p, q, w), torch.float64)

@@ -105,7 +105,6 @@ class BlockRRS(Block):
 
 
 def target_row(p: Distributions, i: int) -> torch.Tensor:
-    """Return row i, [V] float64."""
     return p.row(i).double()
 
 

@@ -75,7 +75,6 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
 
 
 def names() -> list[str]:
-    """List all names and aliases, sorted; packages that offer some are not imported."""
     return sorted({*_BUILT_IN, *_ALIASES, *_RULES, *plugins.entry_point_names(GROUP)})
 
 
@@ -126,7 +125,6 @@ def get(name: str, **options: Any) -> Verifier:
 
 
 def _load(name: str) -> None:
-    """Import the plug-in that may offer a rule: a file, or an installed package."""
     plugins.load_inherited()
     if name not in _RULES:
         offered = plugins.load_entry_point(GROUP, name)

@@ -16,7 +16,6 @@ from hierspec.core.rules import residual
 
 
 def parts(distributions: Distributions) -> tuple[Distributions, ...]:
-    """Return the dense and one-hot parts, in order."""
     if isinstance(distributions, MixedDistributions):
         return distributions.parts
     return (distributions,)

@@ -8,18 +8,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hierspec.core.nodes import (
-    Concatenate,
-    Draft,
-    Node,
-    Verify,
-    declines,
-    has_distributions,
-    reads_own_checks,
-    walk,
-)
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.rules import Verifier
 from hierspec.errors import HierspecError
+
+
+def says(model: object, attribute: str, default: bool = False) -> bool:
+    """Return what a level's model says of itself; one that says nothing is as most models are.
+
+    ``declines``: its drafts may end early by what their tokens are. ``has_distributions``: it has a
+    next-token distribution for each context. ``reads_own_checks``: it learns from checks of its own
+    drafts, so it must draft alone.
+    """
+    return bool(getattr(model, attribute, default))
 
 
 def validate(root: Node, greedy: bool = False, allow_lossy: bool = False) -> None:
@@ -66,7 +67,7 @@ def _validate_multi_draft(node: Verify) -> None:
             continue
         if leaf is not node.below:
             reason = "a part of a concatenation makes one: set num_drafts to 1"
-        elif not node.rule.multi_draft and reads_own_checks(leaf.model):
+        elif not node.rule.multi_draft and says(leaf.model, "reads_own_checks"):
             raise HierspecError(
                 f"level {leaf.name!r} needs a rule for several drafts above it, and "
                 f'{node.rule.name!r} takes one: add "verify": "rrs" at the top'
@@ -79,7 +80,7 @@ def _validate_multi_draft(node: Verify) -> None:
             )
         elif not leaf.window.fixed_length:
             reason = "its window must be fixed: remove it, or set num_drafts to 1"
-        elif declines(leaf.model):
+        elif says(leaf.model, "declines"):
             reason = "and each ends where no exit is sure: remove unsure, or set num_drafts to 1"
         else:
             continue
@@ -106,9 +107,9 @@ def _validate_fixed(node: Verify) -> None:
         reason = "the distributions of a concatenated draft depend on the position in it"
     elif not below.window.fixed_length:
         reason = f"the window of {below.name!r} depends on the tokens drafted"
-    elif declines(below.model):
+    elif says(below.model, "declines"):
         reason = f"how long a draft of {below.name!r} is depends on its tokens"
-    elif not has_distributions(below.model):  # a look-up's
+    elif not says(below.model, "has_distributions", True):  # a look-up's
         reason = f"{below.name!r} has no distribution at contexts other than its own"
     elif isinstance(below, Verify) and below.below and not below.rule.reports_model_distributions:
         reason = (

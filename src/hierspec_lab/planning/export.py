@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import dataclass, field, replace
+from typing import Any, Literal
 
 import numpy as np
 
@@ -20,6 +20,9 @@ from hierspec.config.chains import parse_level
 from hierspec.config.levels import LevelConfig, method_name
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.methods.early_exit import EarlyExitConfig
+from hierspec.methods.prompt_lookup import PromptLookupConfig
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import Plan, PricedChain
@@ -31,17 +34,29 @@ class OtherEngine:
     """Another engine and the settings it supports.
 
     Attributes:
-        name: as people write it, and as methods call it in their
-            :attr:`~hierspec.config.levels.LevelConfig.other_engines`.
+        name: as people write it.
         can_draft: whether a level may be its one drafter.
         write: target, drafter with its budget or ``None`` → ``configuration`` and code to copy.
         note: a limit of all speculation there.
+        limits: of single methods there.
     """
 
     name: str
     can_draft: Callable[[LevelConfig], bool]
     write: Callable[[TargetConfig, LevelConfig | None], dict[str, Any]]
     note: str = ""
+    limits: Mapping[str, str] = field(default_factory=dict[str, str])
+
+
+_DESCRIBED = {  # methods, in words
+    "draft_model": "a draft model",
+    "eagle3": "an EAGLE-3 drafter",
+    "early_exit": "an early exit of the target",
+    "ngram_table": "an n-gram table",
+    "prompt_lookup": "prompt lookup",
+    "quantized": "a copy of the target in fewer bits",
+    "suffix": "a suffix automaton of the text",
+}
 
 
 def inexpressible(engine: OtherEngine, level: LevelConfig | None) -> str | None:
@@ -49,14 +64,25 @@ def inexpressible(engine: OtherEngine, level: LevelConfig | None) -> str | None:
     if level is None:
         return "a model that is not available"
     if not engine.can_draft(level):
-        return level.described_as
+        return _DESCRIBED.get(level.method, f"method {level.method}")
     if level.temperature is not None:
         return "a temperature of the drafter's own"
     if level.num_drafts > 1:
         return "several drafts of a place"
-    if level.only_here is not None:
-        return level.only_here
+    if isinstance(level, EarlyExitConfig) and level.head is not None:
+        return "a trained head of the exit's own"
     return level.window.signal and f"the {level.window.signal} window"
+
+
+def _in_vllm(level: LevelConfig) -> dict[str, Any] | None:
+    """Return a drafter as vLLM's ``speculative_config``; ``None``: it has no such method."""
+    options: dict[str, Any] = {"num_speculative_tokens": level.num_speculative_tokens}
+    if isinstance(level, DraftModelConfig):
+        return {"method": "draft_model", "model": level.model, **options}
+    if isinstance(level, PromptLookupConfig):
+        options["prompt_lookup_max"] = level.prompt_lookup_max
+        return {"method": "ngram", **options, "prompt_lookup_min": level.prompt_lookup_min}
+    return None
 
 
 def _vllm(target: TargetConfig, drafter: LevelConfig | None) -> dict[str, Any]:
@@ -66,12 +92,40 @@ def _vllm(target: TargetConfig, drafter: LevelConfig | None) -> dict[str, Any]:
         command += f" --dtype {shlex.quote(target.dtype)}"
     configuration: dict[str, Any] = {}
     if drafter is not None:
-        speculative = drafter.in_vllm()
+        speculative = _in_vllm(drafter)
         configuration = {"speculative_config": speculative}
         command += f" --speculative-config {shlex.quote(json.dumps(speculative))}"
         keywords += f", speculative_config={speculative!r}"
     python = f"from vllm import LLM\n\nllm = LLM(model={name!r}{keywords})\n"
     return {"configuration": configuration, "command": command, "python": python}
+
+
+@dataclass(frozen=True, slots=True)
+class Assistant:
+    """A drafter as ``generate`` of transformers takes it.
+
+    Attributes:
+        generate: its arguments.
+        configured: whose generation config has the budget: the ``target``'s, the ``assistant``'s
+            (``model``), or none.
+        model, dtype: of an assistant model.
+    """
+
+    generate: Mapping[str, Any]
+    configured: Literal["", "target", "assistant"] = ""
+    model: str = ""
+    dtype: str | None = None
+
+
+def _assistant(level: LevelConfig) -> Assistant | None:
+    if isinstance(level, DraftModelConfig):
+        return Assistant({"assistant_model": level.model}, "assistant", level.model, level.dtype)
+    if isinstance(level, EarlyExitConfig):
+        return Assistant({"assistant_early_exit": level.exit_layer}, "target")
+    if isinstance(level, PromptLookupConfig):
+        budget, longest = level.num_speculative_tokens, level.prompt_lookup_max
+        return Assistant({"prompt_lookup_num_tokens": budget, "max_matching_ngram_size": longest})
+    return None
 
 
 def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str, Any]:
@@ -95,7 +149,7 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
     }
     configuration: dict[str, Any] = {}
     arguments = ""
-    assistant = None if drafter is None else drafter.in_transformers()
+    assistant = None if drafter is None else _assistant(drafter)
     if assistant is not None:
         configuration = {"generate": dict(assistant.generate)}
         shown = {key: repr(value) for key, value in assistant.generate.items()}
@@ -122,12 +176,24 @@ def _dtype(dtype: str) -> str:
 
 
 ENGINES = {
-    "vllm": OtherEngine("vLLM", lambda level: level.in_vllm() is not None, _vllm),
+    "vllm": OtherEngine(
+        "vLLM",
+        lambda level: _in_vllm(level) is not None,
+        _vllm,
+        limits={
+            "draft_model": "vLLM 0.13 and older refuse draft models. Newer ones draft greedily: "
+            'when sampling, add "draft_sample_method": "probabilistic" where there is one.',
+        },
+    ),
     "transformers": OtherEngine(
         "transformers",
-        lambda level: level.in_transformers() is not None,
+        lambda level: _assistant(level) is not None,
         _transformers,
         "One sequence at a time (batch size 1).",
+        {
+            "early_exit": "The target computes the exit's layers again; that is priced.",
+            "prompt_lookup": "There is no prompt_lookup_min: shorter matches are drafted, too.",
+        },
     ),
 }
 
@@ -244,7 +310,7 @@ def _limits(engine: OtherEngine, target: TargetConfig, drafter: LevelConfig | No
     names, sentences = [target.model], []
     if drafter is not None:
         names.append(drafter.files or "")
-        notes = (engine.note, drafter.other_engines.get(engine.name, ""))
+        notes = (engine.note, engine.limits.get(drafter.method, ""))
         sentences = [note for note in notes if note]
     if any(name.startswith("zoo:") for name in names):
         sentences.append("zoo: names are known to hierspec only; give other engines a directory.")

@@ -8,9 +8,16 @@ it unless ``allow_lossy`` is set.
 
 from __future__ import annotations
 
+import torch
+
 from hierspec.core.rules import Acceptance, Batch
 from hierspec.verifiers.block import Block
-from hierspec.verifiers.formulas import ideal_chances, log_products, set_ends
+from hierspec.verifiers.formulas import log_products, set_ends
+
+
+def ideal_chances(log_products: torch.Tensor) -> torch.Tensor:
+    """Return min(1, r_1 ⋯ r_k): on average no lossless rule keeps k tokens more often."""
+    return log_products.clamp(max=0.0).exp()
 
 
 class Uncapped(Block):

@@ -45,7 +45,6 @@ class _Decision(NamedTuple):
 
 
 def verdicts(cases: Sequence[DraftCase]) -> list[Verdict]:
-    """Decide all drafts, of one rule, as one batch."""
     _, finish = start(cases, Reads())
     return finish()
 
@@ -181,7 +180,6 @@ class BatchShape(NamedTuple):
 
     @property
     def small(self) -> bool:
-        """Whether tensors of this shape may be kept."""
         rows = self.rows * ((3 if self.scores else 2) * self.tokens + 2)
         return rows * self.width * self.dtype.itemsize <= _MAX_KEPT_BYTES
 
@@ -208,7 +206,6 @@ class BatchShape(NamedTuple):
 
 
 def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
-    """Pad the cases to one batch."""
     if len(cases) > 1:
         batch = shape.empty()
         fill_batch(batch, cases)
@@ -227,7 +224,6 @@ def pad_cases(cases: Sequence[DraftCase], shape: BatchShape) -> Batch:
 
 
 def fill_batch(batch: Batch, cases: Sequence[DraftCase]) -> None:
-    """Write the cases into the first rows of a batch that is large enough."""
     (rows, n), width = batch.tokens.shape, batch.p.shape[-1]
     drafts = [case.draft for case in cases]
     spare = rows - len(cases)

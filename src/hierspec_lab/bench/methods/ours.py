@@ -11,7 +11,6 @@ from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.engine.metrics import LevelStatsDict
 from hierspec.engine.observers import Observer
 from hierspec.errors import HierspecError
 from hierspec.profiling.candidates import parse
@@ -181,7 +180,7 @@ class HierarchyMethod:
         return out
 
 
-def _share(counts: LevelStatsDict, share: float) -> LevelCounters:
+def _share(counts: dict[str, Any], share: float) -> LevelCounters:
     """Return a batch's counters scaled by ``share``; the name and the rate stay."""
     out: dict[str, Any] = dict(counts)
     if share < 1.0:  # else whole numbers stay whole

@@ -26,7 +26,6 @@ class DecliningExit(AdaptiveExit):
     declines = True
 
     def make_drafter(self, node: Draft) -> DecliningDrafter:
-        """See :meth:`hierspec.drafters.base.DrafterMaker.make_drafter`."""
         return DecliningDrafter(node)
 
 

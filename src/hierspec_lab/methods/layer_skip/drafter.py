@@ -70,7 +70,6 @@ class SearchedSkip(VaryingSkip):
         self.searches = searches
 
     def make_drafter(self, node: Draft) -> SearchingDrafter:
-        """See :meth:`hierspec.drafters.base.DrafterMaker.make_drafter`."""
         return SearchingDrafter(node)
 
 

@@ -28,8 +28,9 @@ from typing import ClassVar
 
 from hierspec.core.distributions import Distributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
-from hierspec.drafters.base import CheckedDraft, DraftCall, LookUp, LookUpDraft, likeliest_tokens
+from hierspec.drafters.base import CheckedDraft, DraftCall, LookUp, LookUpDraft
 from hierspec.errors import HierspecError
+from hierspec_lab.methods.likeliest import likeliest_tokens
 
 Gram = tuple[int, ...]
 

@@ -31,8 +31,9 @@ from dataclasses import dataclass, field
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal
-from hierspec.drafters.base import CheckedDraft, LookUp, likeliest_tokens
+from hierspec.drafters.base import CheckedDraft, LookUp
 from hierspec.errors import HierspecError
+from hierspec_lab.methods.likeliest import likeliest_tokens
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32

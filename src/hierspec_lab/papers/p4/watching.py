@@ -32,10 +32,11 @@ from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
-from hierspec.verifiers.formulas import capped, ideal_chances, log_products
+from hierspec.verifiers.formulas import capped, log_products
 from hierspec.verifiers.rows import parts
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod
+from hierspec_lab.rules.uncapped import ideal_chances
 
 CURVES = ("tokenwise", "block", "naive")
 MAX_PENDING_BYTES = 1 << 28  # bytes of distributions that a run keeps while it is timed

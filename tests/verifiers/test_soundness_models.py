@@ -2,8 +2,8 @@
 
 import pytest
 
-from hierspec.core import nodes
 from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.verifiers.soundness import says
 
 
 class Plain:
@@ -29,6 +29,6 @@ class Denying:
 )
 def test_what_models_say(kind, declines, has_law, reads) -> None:
     model = kind.__new__(kind)  # nothing of an instance is asked
-    assert nodes.declines(model) == declines
-    assert nodes.has_distributions(model) == has_law
-    assert nodes.reads_own_checks(model) == reads
+    assert says(model, "declines") == declines
+    assert says(model, "has_distributions", True) == has_law
+    assert says(model, "reads_own_checks") == reads
