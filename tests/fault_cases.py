@@ -179,7 +179,7 @@ class Bench:
             probe = asyncio.ensure_future(_read(service.submit([last])))
             await asyncio.wait([*reading, probe], timeout=PATIENCE)
             results = [_result(task) for task in (*reading, probe)]
-            leaks = [*map(repr, engine.live), *map(repr, engine.waiting.items())]
+            leaks = [*map(repr, engine.live), *map(repr, engine.waiting.items)]
             for _ in range(50):  # a sink is called before what it ended is let go
                 if not any(one.slots for one in list(sequences)):
                     break

@@ -91,7 +91,7 @@ class Hierarchy:
         self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
         self._watches = target.watches
         self._checked: list[tuple[bool, Controller | None]] = []  # that are sound
-        self._lock = threading.Lock()
+        self.lock = threading.Lock()  # held while a round of some call runs the models
 
     @classmethod
     def from_config(
@@ -197,11 +197,6 @@ class Hierarchy:
         """Whether a loaded model has changed since its weights were copied."""
         return any(watch.changed() for watch in self._watches)
 
-    @property
-    def lock(self) -> threading.Lock:
-        """Held while a round of some call runs; others that run the models wait for it."""
-        return self._lock
-
     def generate(self, prompt: AnyPrompt = (), **options: Any) -> GenerationResult:
         """Continue one prompt, and wait for the whole text.
 
@@ -293,7 +288,7 @@ class Hierarchy:
         for watch in self._watches:
             watch.check()
         call = CallOptions.of(options)
-        requests = call.requests(prompts, self.root.model, self.tokenizer, self.eos_token_ids)
+        requests = call.requests(prompts, self.root.model, self.tokenizer, self.eos_token_ids())
         greedy = all(request.params.greedy for request in requests)
         if (kind := (greedy, self.controller)) not in self._checked:
             for plan in [self.root] if self.controller is None else self.controller.plans:
@@ -303,16 +298,14 @@ class Hierarchy:
             self.root,
             requests,
             tokenizer=self.tokenizer,
-            lock=self._lock,
+            lock=self.lock,
             tracer=call.tracer,
             observers=call.observers,
             controller=self.controller,
         )
 
-    def eos_token_ids(self, chosen: int | Sequence[int] | None = None) -> frozenset[int]:
-        """Return the tokens that end a text: the caller's, or the model's and the tokenizer's."""
-        if chosen is not None:
-            return arguments.eos_ids(chosen)
+    def eos_token_ids(self) -> frozenset[int]:
+        """Return the tokens that end a text: the model's and the tokenizer's."""
         return add_tokenizer_eos(self.eos_ids, self.tokenizer)
 
     def __reduce__(self) -> Never:

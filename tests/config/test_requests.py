@@ -312,7 +312,7 @@ def test_an_abandoned_asynchronous_stream_frees_everything(fast):
         while session.cache.in_use and time.monotonic() < ends:
             time.sleep(0.01)
         assert not session.cache.in_use
-        assert fast._lock.acquire(timeout=60)
+        assert fast.lock.acquire(timeout=60)
         fast._lock.release()
 
 

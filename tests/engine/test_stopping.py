@@ -358,8 +358,8 @@ def test_limits():
     assert StopConditions(max_new_tokens=5, max_length=19).max_output_tokens(6) == 5
     assert StopConditions().max_output_tokens(6) is None
     with pytest.raises(ValueError, match="prompt has 9 tokens and max_length is 9"):
-        TextStream(BYTES, StopConditions(max_length=9), prompt_length=9)
-    stream = TextStream(BYTES, StopConditions(max_length=9), prompt_length=7)
+        TextStream(BYTES, StopConditions(max_length=9), [0] * 9)
+    stream = TextStream(BYTES, StopConditions(max_length=9), [0] * 7)
     assert run(stream, BYTES.encode("s t o p").ids) == ("s ", 2, "length")
 
 

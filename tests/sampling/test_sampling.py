@@ -409,8 +409,8 @@ def test_mistakes_are_one_clear_line(options, message):
 def test_parameters_spelled_off_are_off():
     assert SamplingParams(top_k=0) == SamplingParams(top_k=-1) == SamplingParams()
     assert SamplingParams().greedy
-    assert not SamplingParams(temperature=1.0, top_p=0.9).needs_history
-    assert SamplingParams(presence_penalty=0.1).needs_history
+    assert not SamplingParams(temperature=1.0, top_p=0.9).edits_scores
+    assert SamplingParams(presence_penalty=0.1).edits_scores
     assert hash(SamplingParams.make(logit_bias={1: 2.0})) is not None
 
 

@@ -21,7 +21,6 @@ from hierspec.verifiers.formulas import (
     overlap,
     prefix_weights,
     scan_from_end,
-    tokens_of_round,
     total_variation,
 )
 
@@ -89,9 +88,3 @@ def test_the_overlap_is_one_less_the_total_variation():
     distance = total_variation(p, q)
     assert torch.allclose(overlap(p, q), 1.0 - distance)
     assert total_variation(p.numpy(), q.numpy()) == pytest.approx(distance.numpy())
-
-
-def test_tokens_of_a_round_by_hand():
-    kept = torch.tensor([[0.5, 0.5, 1.0], [1.0, 0.0, 1.0]])
-    assert tokens_of_round(kept).tolist() == [1 + 0.5 + 0.25 + 0.25, 2.0]
-    assert tokens_of_round(torch.ones(3, 0)).tolist() == [1.0] * 3

@@ -242,15 +242,17 @@ def test_a_verdict_names_its_draft_and_reports_the_targets_laws():
     drafts = [Proposal(tokens, flat, (0, 0), (0, 0), nan) for tokens in [(0, 0), (1, 1)]]
     p = [DenseDistributions(other), DenseDistributions(rows)]
     # h: 0.25/0.5; then f = (0, 1, 0) against 0.5, kept; then 0.1/0.5; residual (0, 0, 1).
-    chosen = verify_drafts(get("rrs"), drafts, p, FixedUniforms(0.6, 0.99, 0.3, 0.5), index=4)
-    assert chosen.draft == 1
-    assert chosen.verdict.num_accepted == 1
-    emitted = chosen.verdict.emitted
+    verdict, number = verify_drafts(
+        get("rrs"), drafts, p, FixedUniforms(0.6, 0.99, 0.3, 0.5), index=4
+    )
+    assert number == 1
+    assert verdict.num_accepted == 1
+    emitted = verdict.emitted
     assert emitted.tokens == (1, 2)
     assert emitted.owners == (4, 4)
     assert emitted.origins == (0, 4)
     assert torch.equal(emitted.distributions.dense(3), rows[:2])
-    assert verify_drafts(get("rrs"), drafts, p, FixedUniforms(0.4, 0.3, 0.1)).draft == 0
+    assert verify_drafts(get("rrs"), drafts, p, FixedUniforms(0.4, 0.3, 0.1))[1] == 0
 
 
 # --- what is refused, and cases

@@ -9,7 +9,7 @@ from __future__ import annotations
 import secrets
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from hierspec.engine.caches import SessionCache
@@ -19,7 +19,7 @@ from hierspec.engine.stopping import StopConditions
 from hierspec.engine.trace import Tracer
 from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel
-from hierspec.lm.encoder_decoder import split_prompt
+from hierspec.lm.encoder_decoder import SplitPrompt, split_prompt
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.schema import nearest_key, short_repr, validate_keys
 
@@ -106,14 +106,14 @@ class CallOptions:
         prompts: Iterable[Any] | None,
         model: LanguageModel,
         tokenizer: Any,
-        eos_token_ids: Callable[[Any], frozenset[int]],
+        eos_token_ids: frozenset[int],
     ) -> list[Request]:
         """Return a request for each sequence, prompt by prompt.
 
         Args:
             prompts: texts, token ids, or conversations.
             model: the target.
-            eos_token_ids: (the caller's ids, or ``None``) → the ids that end a text.
+            eos_token_ids: end a text where the options name none.
 
         Raises:
             HierspecError: an empty prompt, one longer than the context, a parameter out of range,
@@ -129,39 +129,25 @@ class CallOptions:
             )
             for i, prompt in enumerate(given)
         ]
-        vocab_size, count, max_time = model.vocab_size, len(ids), None
-        lengths, num_samples = self.max_new_tokens, self.num_return_sequences
-        if self.generation_config is None:
-            sampling = _sampling_params(self.sampling, self.params, count)
-            stop, eos_ids = self.stop, eos_token_ids(self.eos_token_id)
-        else:
-            settings = generation_config.convert_config(
-                self.generation_config,
-                [split_prompt(model, prompt) for prompt in ids],
-                vocab_size,
-                eos_token_ids(None),
-            )
-            others = {"sampling": self.sampling, "stop": self.stop, **self.params}
-            _refuse_beside_config({**others, "eos_token_id": self.eos_token_id})
-            if settings.max_new_tokens is not None:
-                if lengths != MAX_NEW_TOKENS:
-                    _refuse_beside_config({"max_new_tokens": lengths})
-                lengths = settings.max_new_tokens
-            sampling, stop, max_time = settings.sampling, settings.stop, settings.max_time
-            eos_ids = eos_token_ids(settings.eos_token_ids)
-            if num_samples == 1:
-                num_samples = settings.num_return_sequences
+        vocab_size, count, options = model.vocab_size, len(ids), self
+        if self.generation_config is not None:
+            starts = [split_prompt(model, prompt) for prompt in ids]
+            options = self._with_config(starts, vocab_size, eos_token_ids)
+        sampling = _sampling_params(options.sampling, options.params, count)
         for token, _ in (pair for params in sampling for pair in params.logit_bias):
             if token >= vocab_size:
                 raise HierspecError(
                     f"logit_bias: {token} is not a token of the target: its ids are 0 to "
                     f"{vocab_size - 1}"
                 )
-        num_samples = _num_samples(num_samples, sampling)
+        num_samples = _num_samples(options.num_return_sequences, sampling)
+        ends = eos_token_ids
+        if options.eos_token_id is not None:
+            ends = arguments.eos_ids(options.eos_token_id)
         stop_ids = arguments.stop_token_ids(self.stop_token_ids, vocab_size)
         stops = [
             StopConditions(
-                eos_token_ids=eos_ids,
+                eos_token_ids=ends,
                 ignore_eos=self.ignore_eos,
                 stop=texts,
                 stop_token_ids=stop_ids,
@@ -172,13 +158,14 @@ class CallOptions:
                 include_stop_str=self.include_stop_str,
             )
             for texts, length in zip(
-                _stop_strings(stop, count),
-                _broadcast(lengths, count, "max_new_tokens"),
+                _stop_strings(options.stop, count),
+                _broadcast(options.max_new_tokens, count, "max_new_tokens"),
                 strict=True,
             )
         ]
         seeds = _seeds(self.seed, count, num_samples)
         num_logprobs = _logprobs(self.logprobs)
+        max_time = getattr(self.generation_config, "max_time", None)
         until = _stop_test(self.until, self.stopping_criteria, max_time)
         caches = _caches(self.cache, count * num_samples)
         places = [place for place in range(count) for _ in range(num_samples)]
@@ -195,6 +182,25 @@ class CallOptions:
             )
             for place, (seed, number), cache in zip(places, seeds, caches, strict=True)
         ]
+
+    def _with_config(
+        self, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
+    ) -> CallOptions:
+        """Return the options with what ``generation_config`` sets, which no other may set too."""
+        config = self.generation_config
+        settings = generation_config.convert_config(config, prompts, vocab_size, eos_token_ids)
+        given = {"sampling": self.sampling, "stop": self.stop, **self.params}
+        given["eos_token_id"] = self.eos_token_id
+        if "max_new_tokens" in settings and self.max_new_tokens != MAX_NEW_TOKENS:
+            given["max_new_tokens"] = self.max_new_tokens
+        for name, value in given.items():
+            if value is not None:
+                raise HierspecError(
+                    f"generation_config sets {name} too: leave it out, or set it there"
+                )
+        if self.num_return_sequences != 1:
+            settings["num_return_sequences"] = self.num_return_sequences
+        return replace(self, **settings, params={})
 
 
 def _refuse_unknown_options(options: Mapping[str, Any], other_names: Sequence[str]) -> None:
@@ -260,13 +266,6 @@ def _params(value: Any) -> SamplingParams:
     if isinstance(value, Mapping):
         return SamplingParams.make(**validate_keys(value, list(arguments.SAMPLING), "sampling"))
     raise HierspecError(f"sampling must be SamplingParams or a mapping, not {short_repr(value)}")
-
-
-def _refuse_beside_config(options: Mapping[str, Any]) -> None:
-    """Refuse options that are not ``None``, since a ``generation_config`` sets them too."""
-    for name, value in options.items():
-        if value is not None:
-            raise HierspecError(f"generation_config sets {name} too: leave it out, or set it there")
 
 
 def _num_samples(value: Any, sampling: Sequence[SamplingParams]) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from types import SimpleNamespace
 from typing import Any
 
@@ -78,34 +77,18 @@ def refuse_outputs(config: Any) -> None:
             )
 
 
-@dataclass(frozen=True, slots=True)
-class GenerationSettings:
-    """The settings of a configuration for the prompts of a call.
-
-    Attributes:
-        max_new_tokens: for each prompt; ``None`` if the configuration does not limit lengths.
-        sampling: for each prompt.
-        eos_token_ids: ids that end a text; ``None``: the model's own.
-        stop: strings that end a text.
-        max_time: seconds that a generation may take; checked after every token.
-    """
-
-    max_new_tokens: list[int] | None
-    sampling: list[SamplingParams]
-    eos_token_ids: Any
-    stop: tuple[str, ...]
-    num_return_sequences: int
-    max_time: float | None
-
-
 def convert_config(
     config: Any, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
-) -> GenerationSettings:
-    """Convert a configuration to settings for these prompts.
+) -> dict[str, Any]:
+    """Return the options of a call that a configuration sets for these prompts.
 
     Args:
         prompts: how the texts begin; lengths and processors count what the target continues.
         eos_token_ids: of the model, for a configuration without any.
+
+    Returns:
+        fields of :class:`~hierspec.config.call.CallOptions`; ``max_new_tokens`` only if the
+        configuration limits lengths.
 
     Raises:
         HierspecError: names a field that is not supported.
@@ -119,20 +102,19 @@ def convert_config(
     refuse_outputs(config)
     eos = config.eos_token_id
     eos_ids = sorted(eos_token_ids) if eos is None else [eos] if isinstance(eos, int) else list(eos)
-    lengths = None
+    stop = config.stop_strings
+    options: dict[str, Any] = {
+        "sampling": [_sampling_params(config, prompt, vocab_size, eos_ids) for prompt in prompts],
+        "eos_token_id": eos,
+        "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
+        "num_return_sequences": config.num_return_sequences or 1,
+    }
     if config.max_new_tokens is not None:
-        lengths = [config.max_new_tokens] * len(prompts)
+        options["max_new_tokens"] = config.max_new_tokens
     elif config.max_length is not None:
         lengths = [_tokens_left(config.max_length, len(prompt.tokens)) for prompt in prompts]
-    stop = config.stop_strings
-    return GenerationSettings(
-        max_new_tokens=lengths,
-        sampling=[_sampling_params(config, prompt, vocab_size, eos_ids) for prompt in prompts],
-        eos_token_ids=eos,
-        stop=(stop,) if isinstance(stop, str) else tuple(stop or ()),
-        num_return_sequences=config.num_return_sequences or 1,
-        max_time=config.max_time,
-    )
+        options["max_new_tokens"] = lengths
+    return options
 
 
 def _tokens_left(max_length: int, prompt_len: int) -> int:

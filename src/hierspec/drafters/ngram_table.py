@@ -76,11 +76,6 @@ class NgramModel(UncachedModel):
             int, np.ndarray
         ] = {}  # token → the distribution after it, made when needed
 
-    @property
-    def num_entries(self) -> int:
-        """Stored numbers: V and the pairs of all higher orders."""
-        return self.vocab_size + sum(len(order.words) for order in self.orders)
-
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities [Σ num_rows, V], float32."""
         contexts: list[list[int]] = []

@@ -129,6 +129,7 @@ def can_draft_in_thread(node: ModelVerify, leaf: ModelDraft, calls: Sequence[Ahe
 def take_ahead_draft(sequence: LiveSequence, context: Context, limit: int) -> Proposal | None:
     """Remove a sequence's draft ahead → its first ``limit`` tokens if it was made for this text."""
     draft, sequence.ahead = sequence.ahead, None
-    if draft is None or not draft.continues(context):
+    if draft is None or len(context) != draft.length:
         return None
-    return draft.proposal.truncated(limit)
+    is_for_this = tuple(context.tokens(draft.length - len(draft.tail))) == draft.tail
+    return draft.proposal.truncated(limit) if is_for_this else None

@@ -32,7 +32,7 @@ class SessionCache:
     def __init__(self) -> None:
         self._slots: Slots = {}
         self._lock = threading.Lock()
-        self._in_use = False
+        self.in_use = False  # by a generation
 
     def take(self) -> Slots:
         """Take the slots, for one sequence alone until :meth:`give_back`.
@@ -41,12 +41,12 @@ class SessionCache:
             HierspecError: another sequence has them.
         """
         with self._lock:
-            if self._in_use:
+            if self.in_use:
                 raise HierspecError(
                     "this cache is in use by a generation: wait until that has ended, or use a "
                     "cache (a session) for each text at work"
                 )
-            self._in_use = True
+            self.in_use = True
             slots, self._slots = self._slots, {}
         for _, slot in slots.values():
             slot.forget_committed()
@@ -60,11 +60,7 @@ class SessionCache:
             close_slots({key: pair for key, pair in slots.items() if key not in models})
         finally:
             with self._lock:
-                self._in_use = False
-
-    @property
-    def in_use(self) -> bool:
-        return self._in_use
+                self.in_use = False
 
     def overlap(self, owner: CacheOwner, tokens: list[int]) -> int:
         """Count the leading ``tokens`` that the cache of ``owner`` holds already."""

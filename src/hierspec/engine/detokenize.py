@@ -54,7 +54,7 @@ class Detokenizer:
         self._decode = _decoder(tokenizer, skip_special_tokens and not shown_ids)
         skipped = special_ids(tokenizer) - shown_ids if skip_special_tokens else frozenset[int]()
         self._skipped = skipped
-        self._window = [i for i in _tail(prompt_ids) if i not in self._skipped]
+        self._window = [i for i in prompt_ids[-_PROMPT_TAIL:] if i not in self._skipped]
         self._cut_position = 0  # where in the window a character ended, so that it may be cut
         text = self._decode(self._window)
         # characters of the window's text that were returned
@@ -123,7 +123,7 @@ class ByteDetokenizer:
         _, self._table, special = _table(tokenizer)
         self._skipped = special.keys() - shown_ids if skip_special_tokens else frozenset[int]()
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
-        for token_id in _tail(prompt_ids):  # its last character may end in the output
+        for token_id in prompt_ids[-_PROMPT_TAIL:]:  # its last character may end in the output
             self.add(token_id)
 
     def add(self, token_id: int) -> str:
@@ -235,10 +235,6 @@ def _alphabet() -> dict[str, int]:
     printable = [*range(ord("!"), ord("~") + 1), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
-
-
-def _tail(prompt_ids: Sequence[int]) -> Sequence[int]:
-    return prompt_ids[max(len(prompt_ids) - _PROMPT_TAIL, 0) :]
 
 
 def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:

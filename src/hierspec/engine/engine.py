@@ -322,7 +322,7 @@ class Engine:
             self.waiting.remove(lambda queued: queued is request)
 
     def _all_requests(self) -> list[Request]:
-        return [*self.live, *self.waiting.items()]
+        return [*self.live, *self.waiting.items]
 
     def _limit_cached_tokens(self, limit: int) -> None:
         """Drop cached texts until those of all hierarchies hold at most ``limit`` tokens."""

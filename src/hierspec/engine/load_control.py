@@ -46,7 +46,8 @@ class Plans:
 
     Attributes:
         root: has every node of every plan: for the runtime and for window states.
-        draft_plans: the hierarchy as configured, with smaller budgets, and plain decoding.
+        full: the hierarchy as configured.
+        draft_plans: that, with smaller budgets, and plain decoding.
         prediction: the target verifying drafts from a predicted output; ``None`` without
             ``predictor``.
         predictor: makes these drafts; ``None`` where a controller chooses plans, so that nodes
@@ -78,11 +79,7 @@ class Plans:
                 budgets = tuple(level.budget for level in walk_levels(below))
                 by_budgets.setdefault(budgets, full.over(below))
         self.draft_plans = [*by_budgets.values(), self.plain]
-
-    @property
-    def full(self) -> Verify:
-        """The hierarchy as configured."""
-        return self.draft_plans[0]
+        self.full = self.draft_plans[0]
 
 
 @dataclass(slots=True)

@@ -69,7 +69,7 @@ class EngineLoop(Engine):
             self._thread.join()
         for runner in self.runners.values():
             with best_effort("freeing the caches of ended texts"), runner.lock:
-                runner.prefixes.clear()
+                runner.prefixes.limit_tokens(-1)
 
     def wait(self, seconds: float) -> None:
         """Wait until the last request has ended after :meth:`drain`, at most ``seconds``."""

@@ -133,9 +133,6 @@ class PrefixCache:
             total -= self.cached_texts[0].num_cached
             self._drop(self.cached_texts[0])
 
-    def clear(self) -> None:
-        self.limit_tokens(-1)
-
     def _drop(self, text: _CachedText) -> None:
         self.cached_texts.remove(text)
         close_slots(text.slots)

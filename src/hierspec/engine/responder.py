@@ -142,39 +142,21 @@ class Responder:
         # Ids past the target's vocabulary have no probability, so they must not be ranked either.
         ranked = [part[:, : self._vocab_size] for part in parts] if node.rule.reads_scores else None
         rngs = [task.sequence.rng for task in tasks]
-        started = start_batch(
+        next_tokens, finish = start_batch(
             node.rule, drafts, p, rngs, ranked, node.bonus, node.index, self._graphs, reads
         )
+        counts = (
+            task.sequence.num_logprobs if node.index == self._root else None for task in tasks
+        )
         scored = [
-            part if own is None else self._scored_tokens(node, task, part, draft, own, reads)
-            for task, part, draft, own in zip(
-                tasks, parts, drafts, started.next_tokens, strict=True
-            )
+            part
+            if own is None
+            else ScoredTokens(part, draft.tokens, own, reads, node.window.signal, count)
+            for part, draft, own, count in zip(parts, drafts, next_tokens, counts, strict=True)
         ]
-        verdicts = started.finish()
+        verdicts = finish()
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         return self._complete_verdicts(checks, scored)
-
-    def _scored_tokens(
-        self,
-        node: ModelVerify,
-        task: Task,
-        rows: torch.Tensor,
-        draft: Proposal,
-        own: torch.Tensor,
-        reads: Reads,
-    ) -> ScoredTokens:
-        signal, sequence = node.window.signal, task.sequence
-        count = sequence.num_logprobs if node.index == self._root else None
-        return ScoredTokens(
-            rows,
-            draft.tokens,
-            own,
-            reads,
-            entropies=signal == "entropy",
-            surprises=signal == "confidence" or count is not None,
-            top=count or 0,
-        )
 
     def _drafting_ahead(
         self, node: ModelVerify, tasks: list[Task], drafts: Sequence[Proposal]
@@ -236,17 +218,17 @@ class Responder:
             for task, pairs in zip(tasks, checked, strict=True)
         ]
         seconds = time.perf_counter() - began
-        chosen = [pairs[choice.draft] for pairs, choice in zip(checked, choices, strict=True)]
+        chosen = [pairs[number] for pairs, (_, number) in zip(checked, choices, strict=True)]
         checks = Checks(
             node,
             tasks,
             [draft for draft, _ in chosen],
             [rows for _, rows in chosen],
-            [choice.verdict for choice in choices],
+            [verdict for verdict, _ in choices],
             seconds,
             checked,
         )
-        parts = [alternatives.scores(scores, i, c.draft) for i, c in enumerate(choices)]
+        parts = [alternatives.scores(scores, i, number) for i, (_, number) in enumerate(choices)]
         return self._complete_verdicts(checks, parts)
 
     def _complete_verdicts(

@@ -39,10 +39,6 @@ class AheadDraft:
     tail: tuple[int, ...]
     proposal: Proposal
 
-    def continues(self, context: Context) -> bool:
-        length = len(context)
-        return length == self.length and tuple(context.tokens(length - len(self.tail))) == self.tail
-
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:

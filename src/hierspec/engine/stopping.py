@@ -86,7 +86,6 @@ class TextStream:
         tokenizer: of transformers or ``tokenizers``; ``None`` leaves all texts empty.
         conditions: ``None``: nothing ends the stream.
         prompt_ids: if given, the text continues the prompt's (:mod:`hierspec.engine.detokenize`).
-        prompt_length: for ``max_length``; ``len(prompt_ids)`` by default.
 
     Attributes:
         num_tokens: how many tokens were fed, the one that ended the stream included.
@@ -109,13 +108,11 @@ class TextStream:
         tokenizer: Any,
         conditions: StopConditions | None = None,
         prompt_ids: Sequence[int] = (),
-        prompt_length: int | None = None,
     ) -> None:
         self.conditions = conditions or StopConditions()
         if tokenizer is None and self.conditions.stop:
             raise HierspecError("stop strings need a tokenizer; pass one, or stop at token ids")
-        length = len(prompt_ids) if prompt_length is None else prompt_length
-        self._max_tokens = self.conditions.max_output_tokens(length)
+        self._max_tokens = self.conditions.max_output_tokens(len(prompt_ids))
         skip_special_tokens = self.conditions.skip_special_tokens
         self._detokenizer = detokenizer(
             tokenizer, prompt_ids, skip_special_tokens, self.conditions.shown_special_ids

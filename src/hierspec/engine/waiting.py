@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import bisect
 import math
 import threading
 from collections.abc import Callable
@@ -39,6 +38,7 @@ class WaitingQueue:
         max_served: how many are served at once, to estimate how long one waits.
 
     Attributes:
+        items: the first one first; never changed in place.
         changed: notified when requests arrive, and when the queue is closed.
     """
 
@@ -46,11 +46,11 @@ class WaitingQueue:
         self.max_waiting, self.max_served = max_waiting, max_served
         self.changed = threading.Condition()
         self.closed = False
-        self._items: list[Request] = []
+        self.items: list[Request] = []
         self._mean_seconds = 1.0  # from the first round of a request to its end
 
     def __len__(self) -> int:
-        return len(self._items)
+        return len(self.items)
 
     def push(self, requests: list[Request]) -> None:
         """Queue these requests, all or none.
@@ -62,27 +62,23 @@ class WaitingQueue:
         with self.changed:
             if self.closed:
                 raise DrainingError("the service is shutting down: try again later", 5)
-            if len(self._items) + len(requests) > self.max_waiting:
+            if len(self.items) + len(requests) > self.max_waiting:
                 raise QueueFullError(
-                    f"{len(self._items)} requests are waiting, and {self.max_waiting} are allowed: "
+                    f"{len(self.items)} requests are waiting, and {self.max_waiting} are allowed: "
                     "try again later",
                     self.retry_after(),
                 )
-            for request in requests:
-                bisect.insort(self._items, request, key=lambda queued: queued.order)
+            self.items = sorted([*self.items, *requests], key=lambda queued: queued.order)
             self.changed.notify_all()
 
     def first(self) -> Request | None:
-        return next(iter(self._items), None)
-
-    def items(self) -> list[Request]:
-        return list(self._items)
+        return next(iter(self.items), None)
 
     def remove(self, condition: Callable[[Request], bool]) -> list[Request]:
         with self.changed:
-            removed = [item for item in self._items if condition(item)]
+            removed = [item for item in self.items if condition(item)]
             if removed:
-                self._items = [item for item in self._items if item not in removed]
+                self.items = [item for item in self.items if item not in removed]
             return removed
 
     def close(self) -> None:
@@ -95,5 +91,5 @@ class WaitingQueue:
 
     def retry_after(self) -> int:
         """Estimate the seconds, 1 to 60, until about half of the queue has been served."""
-        seconds = self._mean_seconds * len(self._items) / (2 * self.max_served)
+        seconds = self._mean_seconds * len(self.items) / (2 * self.max_served)
         return max(1, min(60, math.ceil(seconds)))

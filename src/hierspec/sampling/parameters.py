@@ -116,12 +116,7 @@ class SamplingParams:
 
     @property
     def edits_scores(self) -> bool:
-        return bool(self.logit_bias) or self.needs_history
-
-    @property
-    def needs_history(self) -> bool:
-        """Whether a row's distribution depends on earlier tokens beyond its scores."""
-        return bool(self.logits_processors) or self.has_penalties
+        return bool(self.logit_bias or self.logits_processors) or self.has_penalties
 
 
 def _is_integer(value: object, minimum: int) -> bool:

@@ -51,9 +51,6 @@ _BY_ROW_INDEX = {
     "PrefixConstrainedLogitsProcessor",
     "RepetitionPenaltyLogitsProcessor",
 }
-_OPTIONS = {
-    "SynthIDTextWatermarkLogitsProcessor": "watermarking_config",
-}
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -87,10 +84,11 @@ def validate_processors(processors: Sequence[Any]) -> None:
     for processor in processors:
         kind = type(processor)
         if kind.__module__ == _MODULE and kind.__name__ not in _ROW_BY_ROW | _BY_ROW_INDEX:
-            option = _OPTIONS.get(kind.__name__)
+            is_watermark = kind.__name__ == "SynthIDTextWatermarkLogitsProcessor"
+            option = "watermarking_config" if is_watermark else "it"
             raise HierspecError(
                 f"hierspec cannot run {kind.__name__} on drafts, since it is not a function of a "
-                f"row's ids and scores alone: leave {option or 'it'} out"
+                f"row's ids and scores alone: leave {option} out"
             )
 
 

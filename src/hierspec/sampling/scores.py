@@ -184,7 +184,7 @@ def distributions(
         scores = logits if stop - start == logits.shape[0] else logits[start:stop]
         if scores.shape[1] > sampler.vocab_size:
             scores = scores[:, : sampler.vocab_size]
-        error = partial(_error_of, group, scores, raw, start)
+        error = partial(scores_error, group, scores, raw[start:stop])
         try:
             group_rows = sampler.distributions(scores, far)
         except NoDistributionError:
@@ -250,13 +250,6 @@ def _apply_edits(
     return logits
 
 
-def _error_of(
-    group: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor, start: int
-) -> HierspecError:
-    """Return :func:`scores_error` of rows that were ``raw[start:]`` before they were edited."""
-    return scores_error(group, scores, raw[start : start + len(scores)])
-
-
 def scores_error(
     batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
 ) -> HierspecError:
@@ -296,9 +289,9 @@ class ScoredTokens:
     Args:
         drafted: n tokens.
         own: [n + 1] int64, what the verifier emits at each row if no longer the draft's token.
-        entropies: whether a window reads these.
-        surprises: whether log-probabilities of the emitted tokens are wanted.
-        top: and of how many likeliest tokens.
+        signal: what a window reads.
+        top: of how many likeliest tokens log-probabilities are wanted, beside the emitted ones;
+            ``None``: of none at all.
     """
 
     def __init__(
@@ -307,17 +300,15 @@ class ScoredTokens:
         drafted: Sequence[int],
         own: torch.Tensor,
         reads: Reads,
-        *,
-        entropies: bool,
-        surprises: bool,
-        top: int,
+        signal: Signal | None,
+        top: int | None,
     ) -> None:
         self._entropies: Read | None = None
         self._surprises: Read | None = None
         self._best: Read | None = None
-        if entropies:
+        if signal == "entropy":
             self._entropies = reads.add(signal_of(scores, own, "entropy"))
-        if not surprises:
+        if signal != "confidence" and top is None:
             return
         rows, width = scores.log_softmax(-1), scores.shape[1]
         tokens = own.repeat(2, 1)

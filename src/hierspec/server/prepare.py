@@ -78,7 +78,7 @@ def engine_requests(
         sampling=params,
     )
     copies = [prompt for prompt in prompts for _ in range(n)]
-    requests = call.requests(copies, own.root.model, None, lambda chosen: own.eos_token_ids())
+    requests = call.requests(copies, own.root.model, None, own.eos_token_ids())
     deadline = None if timeout is None else time.monotonic() + timeout
     prediction: list[int] = []  # what the output is expected to repeat
     if body.prediction is not None:

@@ -91,14 +91,6 @@ def total_variation(p: Any, q: Any) -> Any:
     return abs(p - q).sum(-1) / 2.0
 
 
-def tokens_of_round(accepted: torch.Tensor) -> torch.Tensor:
-    """Return 1 + a_1 + a_1 a_2 + … over the last axis: the tokens that a round yields on average.
-
-    ``accepted`` [..., n] are the chances a_i that token i is accepted if those before it are.
-    """
-    return 1.0 + accepted.cumprod(-1).sum(-1)
-
-
 def set_ends(h: torch.Tensor, ends: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
     """Return ``h`` [B, n] with each draft's last column taken from ``ends``, and 0 in padding."""
     k = torch.arange(1, h.shape[1] + 1, device=h.device)

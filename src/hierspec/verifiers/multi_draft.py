@@ -19,7 +19,6 @@ runtime draws a uniform for each, and the exact interpreter follows both outcome
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 
 import torch
@@ -121,14 +120,6 @@ def normalised_residual(f: torch.Tensor, q: Distributions, i: int, w: float = 1.
 # --- verdicts
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class ChosenDraft:
-    """A verdict, and the index of the draft whose tokens it accepted."""
-
-    verdict: Verdict
-    draft: int
-
-
 def verify_drafts(
     rule: Verifier,
     drafts: Sequence[Proposal],
@@ -136,8 +127,8 @@ def verify_drafts(
     rng: Rng,
     bonus: bool = True,
     index: int = -1,
-) -> ChosenDraft:
-    """Verify k drafts of one position by a rule for several drafts.
+) -> tuple[Verdict, int]:
+    """Verify k drafts of one position by a rule for several drafts → the verdict, and which draft.
 
     Args:
         rule, bonus, index: as of :func:`verify_batch`.
@@ -147,7 +138,7 @@ def verify_drafts(
             goes through :func:`verify_batch`, and uses as many uniforms as there.
     """
     if len(drafts) == 1:
-        return ChosenDraft(verify_batch(rule, drafts, p, [rng], None, bonus, index)[0], 0)
+        return verify_batch(rule, drafts, p, [rng], None, bonus, index)[0], 0
     cases = [
         DraftCase(rule, draft, rows, rng, None, bonus, index)
         for draft, rows in zip(drafts, p, strict=True)
@@ -157,13 +148,13 @@ def verify_drafts(
         verdicts = [decide() for decide in [greedy.start(case, reads) for case in cases]]
         accepted = [verdict.num_accepted for verdict in verdicts]
         best = accepted.index(max(accepted))  # with one-hot rows every rule decides like this
-        return ChosenDraft(verdicts[best], best)
+        return verdicts[best], best
     stop = run_tests(tests_of(rule, drafts, p), rng)
     case = cases[stop.draft]
     token: int | None = None
     if not case.drops_bonus(stop.num_accepted):
         token = draw(stop.distribution.unsqueeze(0), rng.take(1))[0]
-    return ChosenDraft(case.verdict(stop.num_accepted, token, case.p), stop.draft)
+    return case.verdict(stop.num_accepted, token, case.p), stop.draft
 
 
 def run_tests(choice: Choice, rng: Rng) -> Stop:

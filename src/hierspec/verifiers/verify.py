@@ -14,7 +14,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
 
@@ -62,20 +61,8 @@ def verify_batch(
     index: int = -1,
 ) -> list[Verdict]:
     """Verify many drafts at one node → verdicts in order; as :func:`start_batch`, at once."""
-    return start_batch(rule, drafts, p, rng, scores, bonus, index).finish()
-
-
-class StartedBatch(NamedTuple):
-    """Drafts about to be verified.
-
-    Attributes:
-        next_tokens: for each of B drafts, where an accelerator decides: [n_b + 1] int64 there, the
-            token that the verifier emits in each row if it is there that no more is accepted.
-        finish: waits for the accelerator, if there is one, and returns the verdicts.
-    """
-
-    next_tokens: list[torch.Tensor | None]
-    finish: Callable[[], list[Verdict]]
+    _, finish = start_batch(rule, drafts, p, rng, scores, bonus, index)
+    return finish()
 
 
 def start_batch(
@@ -88,7 +75,7 @@ def start_batch(
     index: int = -1,
     graphs: Graphs | None = None,
     reads: Reads | None = None,
-) -> StartedBatch:
+) -> tuple[list[torch.Tensor | None], Callable[[], list[Verdict]]]:
     """Begin to verify many drafts at one node.
 
     Args:
@@ -101,8 +88,10 @@ def start_batch(
         reads: what decisions on an accelerator are read with; ``None``: alone.
 
     Returns:
-        What finishes it: B verdicts. Signals are left NaN: they come from scores that a rule need
-        not see.
+        For each draft, where an accelerator decides: [n_b + 1] int64 there, the token that the
+        verifier emits in each row if it is there that no more is accepted; and what waits for the
+        accelerator, if there is one, and returns the verdicts. Their signals are left NaN: they
+        come from scores that a rule need not see.
     """
     reads = reads or Reads()
     score_rows = [None] * len(drafts) if scores is None else scores
@@ -130,4 +119,4 @@ def start_batch(
         decided = iter(decide())
         return [next(decided) if compare is None else compare() for compare in compared]
 
-    return StartedBatch(next_tokens, verdicts)
+    return next_tokens, verdicts

@@ -88,7 +88,12 @@ def build(
     table.vocabulary = vocabulary_key(tokenizer)
     write_atomically(output, table.save, _WHAT)
     report_progress("done", 1.0)
-    return BuiltTable(output, len(distinct), tokens, size, table.max_order, table.num_entries)
+    return BuiltTable(output, len(distinct), tokens, size, table.max_order, num_entries(table))
+
+
+def num_entries(table: NgramModel) -> int:
+    """Return how many numbers a table stores: V and the pairs of all higher orders."""
+    return table.vocab_size + sum(len(order.words) for order in table.orders)
 
 
 def count(

@@ -19,6 +19,7 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.load import load
 from hierspec_lab.training import texts
 from hierspec_lab.training.eagle3 import start
+from hierspec_lab.training.eagle3.measure import tokens_of_round
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.eagle3.train import train
 from hierspec_lab.training.eagle3.unroll import unroll
@@ -216,3 +217,9 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
 def test_settings_are_checked(wrong, message):
     with pytest.raises(HierspecError, match=message):
         Eagle3Settings(**wrong)
+
+
+def test_tokens_of_a_round_by_hand():
+    kept = torch.tensor([[0.5, 0.5, 1.0], [1.0, 0.0, 1.0]])
+    assert tokens_of_round(kept).tolist() == [1 + 0.5 + 0.25 + 0.25, 2.0]
+    assert tokens_of_round(torch.ones(3, 0)).tolist() == [1.0] * 3

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from hierspec.lm.backend import Backend
 from hierspec.lm.eagle3.network import Eagle3Network
-from hierspec.verifiers.formulas import overlap, tokens_of_round
+from hierspec.verifiers.formulas import overlap
 
 from .batches import Batches, FeatureBatch
 from .unroll import unroll
@@ -88,3 +88,11 @@ def _target_distributions(
         probs.append(scores.softmax(-1)[:, network.scored_ids])
     target = torch.cat(probs)
     return target, torch.cat(best), target.sum(-1)
+
+
+def tokens_of_round(accepted: torch.Tensor) -> torch.Tensor:
+    """Return 1 + a_1 + a_1 a_2 + … over the last axis: the tokens that a round yields on average.
+
+    ``accepted`` [..., n] are the chances a_i that token i is accepted if those before it are.
+    """
+    return 1.0 + accepted.cumprod(-1).sum(-1)

@@ -24,7 +24,7 @@ from hierspec.utils.files import write_atomically
 from hierspec_lab.training import resuming
 from hierspec_lab.training.fit import Phase, Schedule, fit
 from hierspec_lab.training.models import as_written
-from hierspec_lab.training.ngrams import count
+from hierspec_lab.training.ngrams import count, num_entries
 from hierspec_lab.training.windows import HeldOutWindows
 
 from . import objectives
@@ -229,5 +229,5 @@ def _model_size(folder: Path, shape: Shape) -> dict[str, Any]:
 
 def _table_size(path: Path, table: NgramModel) -> dict[str, Any]:
     size = path.stat().st_size
-    sizes = {"layers": 0, "hidden": 0, "parameters": table.num_entries}
+    sizes = {"layers": 0, "hidden": 0, "parameters": num_entries(table)}
     return sizes | {"bytes": size, "largest_file": size, "max_order": table.max_order}

@@ -33,9 +33,10 @@ from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import machine
-from hierspec.verifiers.formulas import overlap, tokens_of_round
+from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import fingerprint, registry, sibling
 from hierspec_lab.training import texts
+from hierspec_lab.training.eagle3.measure import tokens_of_round
 from hierspec_lab.training.eagle3.start import most_frequent_ids
 from hierspec_lab.training.family.export import llama_config, write_folder
 from hierspec_lab.training.family.model import Llama, Shape
