@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -258,7 +257,8 @@ class Hierarchy:
         ended, and frees everything.
         """
         # One thread, so that ``close``, which comes last, waits for the round that is running.
-        with _shut_down_without_waiting(ThreadPoolExecutor(1, "hierspec")) as thread:
+        thread = ThreadPoolExecutor(1, "hierspec")
+        try:
             loop = asyncio.get_running_loop()
             events: Any = await loop.run_in_executor(thread, lambda: self.stream(prompt, **options))
             try:
@@ -266,6 +266,8 @@ class Hierarchy:
                     yield event
             finally:
                 thread.submit(events.close)
+        finally:
+            thread.shutdown(wait=False)
 
     def session(self) -> Session:
         """Return a session for a text that grows call by call, such as a conversation."""
@@ -368,11 +370,3 @@ class Session:
 
     def __exit__(self, *_: object) -> None:
         self.close()
-
-
-@contextlib.contextmanager
-def _shut_down_without_waiting(thread: ThreadPoolExecutor) -> Iterator[ThreadPoolExecutor]:
-    try:
-        yield thread
-    finally:
-        thread.shutdown(wait=False)

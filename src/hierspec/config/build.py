@@ -93,19 +93,10 @@ class LevelModels:
     shared: dict[Any, Any] = field(default_factory=dict[Any, Any])
 
     def target_view(self) -> ExitModel:
-        """Return the target's model.
-
-        Raises:
-            HierspecError: it cannot be read, or an exit is out of range.
-        """
         return self._trunk(self.target).view()
 
     def model(self, level: AnyLevelConfig) -> tuple[LevelModel | None, str]:
-        """Return a level's model and its name; a concatenation has no model.
-
-        Raises:
-            HierspecError: it cannot be read, or its vocabulary is not the target's.
-        """
+        """Return a level's model and its name; a concatenation has no model."""
         if isinstance(level, ConcatenateConfig):
             return None, level.method
         model = level.make(self._target_info())

@@ -236,13 +236,6 @@ _OPTION_HINTS = {
 
 
 def _sampling_params(value: Any, options: Mapping[str, Any], count: int) -> list[SamplingParams]:
-    """Return sampling parameters for each of ``count`` prompts.
-
-    Args:
-        value: the argument ``sampling``: parameters or a mapping for all, or a list with one entry
-            for each.
-        options: the parameters passed one by one; a number may be a list with one for each.
-    """
     if value is not None and options:
         raise HierspecError(f"give sampling=... or {', '.join(options)}, not both")
     if value is not None:
@@ -347,11 +340,7 @@ StopTest = Callable[[int, Sequence[int]], bool]  # (sequence, its tokens so far)
 
 
 def _stop_test(until: Any, criteria: Any, max_time: float | None) -> StopTest | None:
-    """Combine what ends sequences; return ``None`` if nothing does.
-
-    Args:
-        max_time: seconds from now.
-    """
+    """Combine what ends sequences, ``max_time`` in seconds from now; ``None`` if nothing does."""
     if until is not None and not callable(until):
         raise HierspecError(
             f"until must be a function of (sequence, tokens), not {short_repr(until)}"

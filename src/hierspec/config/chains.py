@@ -104,14 +104,7 @@ class ConcatenateConfig:
 
 
 def parse_level(level: Mapping[str, Any], source: str) -> LevelConfig:
-    """Parse one level on its own, whatever its place in a chain; a missing budget is 1.
-
-    Args:
-        source: its name in errors; may be empty.
-
-    Raises:
-        HierspecError: naming the place and the fix.
-    """
+    """Parse one level on its own, whatever its place in a chain; a missing budget is 1."""
     shape = Annotated[Any, OneOf("method", methods.find, methods.names, _MORE)]
     return validate(shape, {"num_speculative_tokens": 1, **level}, source)
 

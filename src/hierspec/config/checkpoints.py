@@ -116,11 +116,6 @@ def key_of(model: TargetConfig) -> Key:
 
 
 def wrap_in_memory(target: TargetConfig) -> Backend:
-    """Wrap a model that its caller has loaded (:func:`hierspec.lm.load.wrap`).
-
-    Raises:
-        HierspecError: it is not supported, or has another dtype or device than ``target``.
-    """
     assert isinstance(target.model, ModelInMemory)
     model, name = plain_model(target.model.model), str(target.model)
     dtype = _parse_dtype(target.dtype)

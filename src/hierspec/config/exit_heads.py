@@ -230,11 +230,6 @@ def read(ref: str | Path) -> HeadsFile:
 
 
 def parse_metadata(shape: type[Info], info: dict[str, Any], path: Path) -> Info:
-    """Return metadata as a record of this shape.
-
-    Raises:
-        HierspecError: the file has to be trained again.
-    """
     if info.get("schema_version") != SCHEMA:
         raise HierspecError(
             f"{path} has schema version {info.get('schema_version')!r}, this hierspec reads "
@@ -305,12 +300,7 @@ def load_head(
 
 
 def warn_if_other_weights(path: Path, trained_on: str | None, model: str, consequence: str) -> None:
-    """Warn if a file is known to have been trained on other weights than a model's.
-
-    Args:
-        trained_on: fingerprint of those weights, where the file has it.
-        consequence: the end of the warning: what may follow, and what to do.
-    """
+    """Warn if a file is known to have been trained on other weights than a model's."""
     if trained_on and fingerprint.is_local(model) and not fingerprint.matches(model, trained_on):
         warnings.warn(
             f"{path} was trained on other weights than those of {model}: output stays exact, "

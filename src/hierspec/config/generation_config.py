@@ -80,19 +80,7 @@ def refuse_outputs(config: Any) -> None:
 def convert_config(
     config: Any, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
 ) -> dict[str, Any]:
-    """Return the options of a call that a configuration sets for these prompts.
-
-    Args:
-        prompts: how the texts begin; lengths and processors count what the target continues.
-        eos_token_ids: of the model, for a configuration without any.
-
-    Returns:
-        fields of :class:`~hierspec.config.call.CallOptions`; ``max_new_tokens`` only if the
-        configuration limits lengths.
-
-    Raises:
-        HierspecError: names a field that is not supported.
-    """
+    """Return the fields of :class:`.call.CallOptions` that a configuration sets."""
     if not hasattr(config, "do_sample") or not hasattr(config, "max_new_tokens"):
         raise HierspecError(
             "generation_config must be a GenerationConfig of transformers, not "

@@ -110,11 +110,7 @@ def names() -> list[str]:
 
 
 def find(name: str) -> type[LevelConfig] | None:
-    """Return the class of a method's levels; ``None`` if none has the name.
-
-    Raises:
-        HierspecError: the plug-in that offers it cannot be imported.
-    """
+    """Return the class of a method's levels; ``None`` if none has the name."""
     if name not in _REGISTERED and name in _built_in():
         import_module(f"{GROUP}.{name}")
     elif name not in _REGISTERED:

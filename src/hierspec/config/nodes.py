@@ -30,14 +30,7 @@ class StrictLenienceWarning(HierspecWarning, UserWarning):
 def build_nodes(
     levels: Sequence[Any], model_and_name: ModelAndName, verifier: Verifier, bonus: bool = True
 ) -> Verify:
-    """Build the target's node over a chain of levels; nodes are numbered from the bottom.
-
-    Args:
-        levels: smallest first; level configurations or concatenations of them.
-        model_and_name: called once for each node, lowest first.
-        verifier: the rule by which the target verifies the last level.
-        bonus: whether the target adds a token to a fully accepted draft.
-    """
+    """Build the target's node over levels, smallest first; nodes are numbered from the bottom."""
     builder = _Builder(model_and_name)
     below = builder.build_chain(levels, "levels")
     fields = builder.node_fields(None, "target")

@@ -65,10 +65,7 @@ def num_ids(tokenizer: Any) -> int:
 
 
 def vocabulary_key(tokenizer: Any, size: int | None = None) -> str:
-    """Return a short hash of the tokens whose ids are below ``size``; larger ids do not change it.
-
-    Without ``size`` it is of all tokens.
-    """
+    """Return a short hash of the tokens whose ids are below ``size``; by default, of all."""
     vocab = tokenizer.get_vocab().items()
     items = [item for item in vocab if size is None or item[1] < size]
     return json_digest(sorted(items, key=lambda item: item[1]))

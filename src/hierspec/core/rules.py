@@ -123,11 +123,7 @@ class Verifier:
         return self.exact
 
     def with_options(self, **options: Any) -> Verifier:
-        """Return this rule with other parameters; most have none.
-
-        Raises:
-            HierspecError: an option that the rule does not have.
-        """
+        """Return this rule with other parameters; an option that it does not have is refused."""
         if unknown := sorted(set(options) - set(self.options)):
             raise HierspecError(f"verifier {self.name!r} has no option {unknown[0]!r}")
         rule: Any = self

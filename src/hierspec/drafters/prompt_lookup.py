@@ -61,13 +61,7 @@ class PromptLookup(LookUp):
     def propose(
         self, context: Context, limit: int, slot: LookupIndex | None = None
     ) -> tuple[int, ...]:
-        """Return up to ``limit`` tokens that may follow ``context``; ``()`` where nothing matches.
-
-        Args:
-            context: committed tokens are indexed once; pending ones are searched anew each time.
-            limit: the most tokens returned.
-            slot: the sequence's index, brought up to date here; ``None`` indexes everything anew.
-        """
+        """Return up to ``limit`` tokens that may follow ``context``; ``()``: nothing matches."""
         if limit <= 0:
             return ()
         if slot is None or slot.indexed > len(context.committed):

@@ -121,13 +121,7 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
 
 
 def label(plan: Verify, names: Mapping[int, str] | None = None) -> str:
-    """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``.
-
-    Levels of a hierarchy with concatenations are joined by ``+``.
-
-    Args:
-        names: of the levels, by index; ``None``: their own.
-    """
+    """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``."""
     if plan.below is None:
         return "plain"
     is_chain = not any(isinstance(node, Concatenate) for node in walk(plan.below))
@@ -139,11 +133,7 @@ def label(plan: Verify, names: Mapping[int, str] | None = None) -> str:
 
 
 def round_report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:
-    """Return the report of a round, and its window states with their counts set to 0.
-
-    Args:
-        root: the controller's ``root``.
-    """
+    """Return the report of a round, and its window states with their counts set to 0."""
     counts, cleared = [Counts()] * len(states), list(states)
     for node in walk_levels(root.below):
         if isinstance(node.window, Counting):

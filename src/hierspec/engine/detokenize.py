@@ -37,23 +37,15 @@ class Detokenizer:
         tokenizer: of transformers or ``tokenizers``; ``None`` makes every text empty.
         prompt_ids: if given, text continues the prompt's (a leading space is kept); otherwise
             it equals decoding the output alone.
-        skip_special_tokens: leave special tokens out of the text.
-        shown_ids: special tokens that stay in it all the same.
+        skipped: tokens that are left out of the text.
     """
 
     __slots__ = ("_cut_position", "_decode", "_num_returned", "_skipped", "_window")
 
     def __init__(
-        self,
-        tokenizer: Any,
-        prompt_ids: Sequence[int] = (),
-        skip_special_tokens: bool = True,
-        shown_ids: frozenset[int] = frozenset(),
+        self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: frozenset[int] = frozenset()
     ) -> None:
-        # What is skipped here the decoder does not see; it skips all special tokens or none.
-        self._decode = _decoder(tokenizer, skip_special_tokens and not shown_ids)
-        skipped = special_ids(tokenizer) - shown_ids if skip_special_tokens else frozenset[int]()
-        self._skipped = skipped
+        self._decode, self._skipped = _decoder(tokenizer), skipped
         self._window = [i for i in prompt_ids[-_PROMPT_TAIL:] if i not in self._skipped]
         self._cut_position = 0  # where in the window a character ended, so that it may be cut
         text = self._decode(self._window)
@@ -113,15 +105,10 @@ class ByteDetokenizer:
     __slots__ = ("_decoder", "_skipped", "_table", "_tokenizer")
 
     def __init__(
-        self,
-        tokenizer: Any,
-        prompt_ids: Sequence[int] = (),
-        skip_special_tokens: bool = True,
-        shown_ids: frozenset[int] = frozenset(),
+        self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: frozenset[int] = frozenset()
     ) -> None:
-        self._tokenizer = tokenizer
-        _, self._table, special = _table(tokenizer)
-        self._skipped = special.keys() - shown_ids if skip_special_tokens else frozenset[int]()
+        self._tokenizer, self._skipped = tokenizer, skipped
+        _, self._table, _ = _table(tokenizer)
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
         for token_id in prompt_ids[-_PROMPT_TAIL:]:  # its last character may end in the output
             self.add(token_id)
@@ -144,9 +131,19 @@ def detokenizer(
     skip_special_tokens: bool = True,
     shown_ids: frozenset[int] = frozenset(),
 ) -> Detokenizer | ByteDetokenizer:
-    """Choose the fastest exact detokenizer; arguments as of :class:`Detokenizer`."""
-    kind = ByteDetokenizer if _is_byte_level(tokenizer) else Detokenizer
-    return kind(tokenizer, prompt_ids, skip_special_tokens, shown_ids)
+    """Choose the fastest exact detokenizer.
+
+    Args:
+        skip_special_tokens: leave special tokens out of the text.
+        shown_ids: special tokens that stay in it all the same.
+    """
+    is_byte_level = _is_byte_level(tokenizer)
+    skipped = frozenset[int]()
+    if skip_special_tokens:
+        special = special_texts(tokenizer) if is_byte_level else special_ids(tokenizer)
+        skipped = frozenset(special) - shown_ids
+    kind = ByteDetokenizer if is_byte_level else Detokenizer
+    return kind(tokenizer, prompt_ids, skipped)
 
 
 def added_tokens(tokenizer: Any) -> Mapping[int, Any]:
@@ -168,7 +165,7 @@ def token_bytes(tokenizer: Any, token_id: int) -> bytes:
         return b""
     if _is_byte_level(tokenizer):
         return _token_bytes(tokenizer, token_id)
-    return _decoder(tokenizer, False)([token_id]).encode()
+    return _decoder(tokenizer)([token_id]).encode()
 
 
 # by tokenizer: its size, bytes of tokens decoded so far, texts of its special tokens
@@ -237,12 +234,11 @@ def _alphabet() -> dict[str, int]:
     return {chr(b): b for b in printable} | {chr(256 + i): b for i, b in enumerate(rest)}
 
 
-def _decoder(tokenizer: Any, skip_special_tokens: bool) -> Callable[[list[int]], str]:
+def _decoder(tokenizer: Any) -> Callable[[list[int]], str]:
     """Return ``ids -> text`` without the clean-up of spaces, which revises earlier text."""
     if tokenizer is None:
         return lambda ids: ""
+    options: dict[str, Any] = {"skip_special_tokens": False}
     if hasattr(tokenizer, "clean_up_tokenization_spaces"):
-        return lambda ids: tokenizer.decode(
-            ids, skip_special_tokens=skip_special_tokens, clean_up_tokenization_spaces=False
-        )
-    return lambda ids: tokenizer.decode(ids, skip_special_tokens=skip_special_tokens)
+        options["clean_up_tokenization_spaces"] = False
+    return lambda ids: tokenizer.decode(ids, **options)

@@ -72,11 +72,6 @@ class Runner:
         self.prefixes = PrefixCache()
 
     def begin(self, request: Request) -> None:
-        """Begin a request's text.
-
-        Raises:
-            HierspecError: its prompt leaves no room for output, or it needs a tokenizer.
-        """
         request.tokens, request.source = split_prompt(self.root.model, request.prompt)
         limit = request.stop.max_output_tokens(len(request.tokens))
         assert limit is not None, "there is always a limit: max_new_tokens, or the context's length"

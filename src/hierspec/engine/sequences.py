@@ -153,11 +153,7 @@ class LiveSequence:
         )
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Go back to a snapshot of the same round, after a call that failed.
-
-        Raises:
-            RuntimeError: its drafters have learnt from the round.
-        """
+        """Go back to a snapshot of the same round, after a call that failed."""
         if self.num_learnt != snapshot.num_learnt:
             raise RuntimeError("a round failed after drafters had learnt from it")
         self.rng.rewind(snapshot.num_taken)

@@ -53,11 +53,7 @@ class PresetModels:
         return HierarchyConfig(target=self.target, levels=levels, verify=verify)
 
     def pair(self, name: str) -> tuple[str, str]:
-        """Return the smallest and the largest draft model.
-
-        Raises:
-            HierspecError: there is only one.
-        """
+        """Return the smallest and the largest draft model; one alone is refused."""
         if len(self.drafts) < 2:
             raise HierspecError(
                 f"{name} needs two draft models: give --draft twice, smallest first"
@@ -65,11 +61,7 @@ class PresetModels:
         return self.drafts[0], self.drafts[-1]
 
     def exit_layers(self, name: str, *shares: float) -> tuple[int, ...]:
-        """Return layer counts at about these shares of the depth, strictly ascending.
-
-        Raises:
-            HierspecError: the target is too shallow.
-        """
+        """Return layer counts at about these shares of the depth, strictly ascending."""
         depth = self.num_layers()
         layers = layer_per_share(depth, shares)
         if len(self.trained) >= len(shares):

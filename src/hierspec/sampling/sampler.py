@@ -116,11 +116,7 @@ class Sampler:
         return DenseDistributions(probs)
 
     def pick(self, scores: torch.Tensor, uniforms: Uniforms) -> tuple[list[int], Distributions]:
-        """Draw a token from every row [R, V] (greedy: without uniforms); return the rows as well.
-
-        Raises:
-            NoDistributionError: as :meth:`distributions`.
-        """
+        """Draw a token from every row [R, V] (greedy: without uniforms); return the rows, too."""
         if self.greedy:
             choices = self.distributions(scores)
             assert isinstance(choices, OneHotDistributions)

@@ -73,11 +73,7 @@ class ScoreRows:
     partial: bool = False
 
     def sampler(self, width: int | None = None) -> Sampler:
-        """Return the sampler of these rows, once edited; rows with equal samplers share a batch.
-
-        Args:
-            width: columns they have, at most ``vocab_size``, which is the default.
-        """
+        """Return the sampler of these rows, of ``width`` columns once edited."""
         params = self.params
         width = self.vocab_size if width is None else width
         temperature = params.temperature
@@ -253,12 +249,7 @@ def _apply_edits(
 def scores_error(
     batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
 ) -> HierspecError:
-    """Return the error that says why some row is no distribution, and of which model.
-
-    Args:
-        scores: rows packed as :func:`distributions` takes them.
-        raw: the same before biases, penalties and processors.
-    """
+    """Return the error that says why some row, ``raw`` before it was edited, is no distribution."""
     offset = 0
     for rows in batch:
         edited, unedited = (s[offset : offset + rows.num_rows] for s in (scores, raw))

@@ -37,10 +37,7 @@ def applies(rule: Verifier, cases: Sequence[DraftCase]) -> bool:
 
 
 def has_shortcut(rule: type[Verifier]) -> bool:
-    """Return whether a rule has a ``decide`` of its own.
-
-    One that it inherits need not decide as the methods which the rule has replaced.
-    """
+    """Return whether a rule has its own ``decide``: an inherited one may decide otherwise."""
     return "decide" in vars(rule)
 
 
