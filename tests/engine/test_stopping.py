@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from hierspec.engine.detokenize import ByteDetokenizer, Detokenizer, detokenizer
+from hierspec.engine.detokenize import ByteDetokenizer, Detokenizer, detokenizer, special_ids
 from hierspec.engine.stopping import StopConditions, TextStream
 
 REPLACEMENT = "\ufffd"
@@ -165,7 +165,7 @@ def test_any_tokens_at_all(ids, stop):
     """Invalid bytes and special tokens in between included, and the window stays short."""
     conditions = StopConditions(stop=stop)
     assert run(TextStream(BYTES, conditions), ids) == expected(BYTES.decode, ids, conditions)
-    text, streamed, longest = Detokenizer(BYTES), "", 0
+    text, streamed, longest = Detokenizer(BYTES, (), special_ids(BYTES)), "", 0
     for token in ids:
         streamed += text.add(token)
         longest = max(longest, len(text._window))
