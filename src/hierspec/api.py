@@ -106,9 +106,7 @@ class Hierarchy:
         from hierspec.presets.registry import AUTO, PRESETS
 
         if isinstance(config, str) and config in (*PRESETS, AUTO):
-            return cls.from_preset(
-                config, **({} if tokenizer is None else {"tokenizer": tokenizer})
-            )
+            return cls.from_preset(config, tokenizer=tokenizer)
         if not isinstance(config, HierarchyConfig):
             config = HierarchyConfig.load(config)
         return cls(build(config, tokenizer=tokenizer))

@@ -94,7 +94,7 @@ def preset(
             raise HierspecError(
                 f"preset {name!r} needs {chosen.needs}: add --draft "
                 "MODEL (in Python: drafts=[model]), or choose a preset that needs none, such as "
-                "suffix, layerskip or quantized; auto measures which is fastest"
+                "suffix or layerskip; auto measures which is fastest"
             )
 
     def num_layers() -> int:
