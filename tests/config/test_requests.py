@@ -313,7 +313,7 @@ def test_an_abandoned_asynchronous_stream_frees_everything(fast):
             time.sleep(0.01)
         assert not session.cache.in_use
         assert fast.lock.acquire(timeout=60)
-        fast._lock.release()
+        fast.lock.release()
 
 
 def test_methods_without_a_model_of_their_own_are_drafts_by_name(model, tmp_path):
