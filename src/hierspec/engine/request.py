@@ -85,20 +85,16 @@ class Request(LiveSequence):
 
     Attributes of its state:
         id: unique in its engine, and its place among those of a fixed set.
-        limit: the most output tokens.
         max_tokens: of cache: its prompt and the longest output.
         num_prefilled: tokens of the prompt that are in its caches; ``num_cached_tokens``: of
             these, copied from other texts.
         prefix_searched: whether such texts were searched.
         prefilled: whether it takes part in rounds.
         steered: whether steering chose the plan of the round in progress.
-        cancelled: set by its caller, from any thread.
-        failure: what ends it before its text does.
         ended: whether its end was reported.
 
     Attributes of its result:
         finish_reason: ``"stop"``, ``"length"`` or ``"cancelled"``; ``None`` while it is written.
-        events: of its tokens that are not reported yet.
         level_counts, plan: of the last round, as in :class:`Progress`.
         plans: rounds of the target by plan, where its engine keeps them.
         slowdown: as in :class:`~hierspec.engine.results.GenerationResult`, once it has ended.

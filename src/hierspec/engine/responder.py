@@ -11,7 +11,6 @@ from typing import Any
 
 import torch
 
-from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions, draw_each, on_host
 from hierspec.core.nodes import Draft, walk
 from hierspec.core.proposals import Proposal, States, Verdict
@@ -93,7 +92,7 @@ class Responder:
             assert isinstance(request, Propose)
             node = request.node
             assert isinstance(node, Draft)
-            job = self._job(node, task, task.context(request), 1)
+            job = self._job(node, task, request.pending, 1)
             limit, state = min(node.budget, request.limit), request.states[node.index]
             states.append(request.states)
             ahead = take_ahead_draft(sequence, job.context, limit) if node.ahead else None
@@ -122,13 +121,14 @@ class Responder:
             if draft.alternatives:
                 return self._check_alternatives(node, tasks)
             drafts.append(draft)
-            job = self._job(node, task, task.context(request, draft.tokens), len(draft) + 1)
+            job = self._job(node, task, request.pending + draft.tokens, len(draft) + 1)
             query = Query.for_rows(job, task.sequence.slot(node.model))
             if draft.tokens and not node.bonus and node.index != self._root:
                 # Nobody reads the row after the last token, which need not go through the model:
                 # if a smaller exit drafted it, nor through the layers they share. (A target's
                 # states of all its tokens may be read by what drafts for it.)
-                query = dataclasses.replace(query, context=task.context(request, draft.tokens[:-1]))
+                context = job.context.first(len(job.context) - 1)
+                query = dataclasses.replace(query, context=context)
                 asks_for_all = False
             jobs.append(job)
             queries.append(query)
@@ -172,7 +172,7 @@ class Responder:
             usable = task.sequence.num_remaining_tokens - len(draft) - 1
             limit = min(leaf.budget, usable, room) if draft.tokens else 0
             if limit > 0:
-                job = self._job(leaf, task, task.sequence.context(draft.tokens), 1)
+                job = self._job(leaf, task, draft.tokens, 1)
                 calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
         group = node_infos[leaf.index].group
         if not calls or group is None or group.drafter is None:
@@ -192,7 +192,7 @@ class Responder:
             def make_job(
                 tokens: tuple[int, ...], task: Task = task, request: Check = request
             ) -> ScoreRows:
-                return self._job(node, task, task.context(request, tokens), len(tokens) + 1)
+                return self._job(node, task, request.pending + tokens, len(tokens) + 1)
 
             if as_trees:
                 alternatives.add_tree(several, make_job, task.sequence.slot(node.model))
@@ -265,7 +265,7 @@ class Responder:
         queries: list[Query] = []
         for task in tasks:
             assert isinstance(task.request, Row)
-            jobs.append(self._job(node, task, task.context(task.request), 1))
+            jobs.append(self._job(node, task, task.request.pending, 1))
             queries.append(Query.for_rows(jobs[-1], task.sequence.slot(node.model)))
         scores, rows = self._score(node, jobs, queries)
         if node.index == self._root:
@@ -275,9 +275,11 @@ class Responder:
                     task.row_scores[job.context.pending] = row
         return rows
 
-    def _job(self, node: ModelLevelNode, task: Task, context: Context, num_rows: int) -> ScoreRows:
+    def _job(
+        self, node: ModelLevelNode, task: Task, pending: tuple[int, ...], num_rows: int
+    ) -> ScoreRows:
         sequence = task.sequence
-        params = sequence.params
+        params, context = sequence.params, sequence.context(pending)
         return ScoreRows(
             params=params,
             temperature=None if params.greedy else node.temperature,

@@ -12,7 +12,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, initial_states
 from hierspec.core.proposals import Proposal, States, Verdict
-from hierspec.core.requests import Check, NodeRequest, Propose, Row
+from hierspec.core.requests import NodeRequest, Propose
 from hierspec.core.rng import Noise, PhiloxRng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter
@@ -235,9 +235,6 @@ class Task:
         root, limit, states = sequence.root, sequence.num_remaining_tokens, sequence.states
         self._stack: list[Coroutine] = [verified(root, (), limit, states)]
         self.advance(None)
-
-    def context(self, request: Check | Propose | Row, tokens: tuple[int, ...] = ()) -> Context:
-        return self.sequence.context(request.pending + tokens)
 
     def advance(self, answer: Any) -> None:
         """Send ``answer`` and run on to the next request that needs the interpreter."""
