@@ -23,8 +23,14 @@ from hierspec.utils import plugins
 from hierspec.utils.files import expand_user
 from hierspec.utils.schema import checked_dataclass, nearest_key
 
-from .levels import Capabilities, LevelConfig, TargetInfo, method_name
-from .look_ups import LookUpConfig, validate_not_of_look_ups
+from .levels import (
+    Capabilities,
+    LevelConfig,
+    LookUpConfig,
+    TargetInfo,
+    method_name,
+    validate_not_of_look_ups,
+)
 
 if TYPE_CHECKING:
     from hierspec.lm.base import LevelModel

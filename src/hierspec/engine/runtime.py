@@ -10,16 +10,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Hashable, Mapping, Sequence
+from typing import cast
 
 import torch
 
 from hierspec.core.nodes import Concatenate, Draft, walk, walk_levels
 from hierspec.core.proposals import Verdict
-from hierspec.drafters import drafter_of
-from hierspec.drafters.base import Learner, LookUpDrafter
+from hierspec.drafters.base import Drafter, Learner, LookUpDrafter
+from hierspec.drafters.model import ModelDrafter
+from hierspec.drafters.multi_draft import MultiDrafter
 from hierspec.errors import FAILURES
 from hierspec.lm.backend import position_switch
-from hierspec.lm.base import ModelNode, ModelVerify, scores_part
+from hierspec.lm.base import LanguageModel, ModelDraft, ModelNode, ModelVerify, scores_part
 
 from .metrics import Metrics
 from .observers import Observer, Observers, Training
@@ -166,9 +168,17 @@ class Runtime:
         else:
             key = (*key, node.rule, node.bonus)
         if key not in self._groups:
-            drafter = drafter_of(node) if isinstance(node, Draft) else None
+            drafter = _drafter_of(node) if isinstance(node, Draft) else None
             self._groups[key] = Group(node.index, drafter)
         return self._groups[key]
+
+
+def _drafter_of(node: ModelDraft) -> Drafter:
+    """Return the drafter that runs a leaf: one that its model makes, or that of any model."""
+    if (make := getattr(node.model, "make_drafter", None)) is not None:
+        return make(node)
+    leaf = cast("Draft[LanguageModel]", node)  # a look-up makes its own
+    return MultiDrafter(leaf) if node.num_drafts > 1 else ModelDrafter(leaf)
 
 
 def _lowest_group(waiting: Sequence[Task]) -> list[Task]:

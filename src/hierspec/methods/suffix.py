@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
-from hierspec.config.levels import TargetInfo
-from hierspec.config.look_ups import PLANNED_LOOK_UP, LookUpConfig
+from hierspec.config.levels import PLANNED_LOOK_UP, LookUpConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.utils.schema import Natural, PositiveInteger, checked_dataclass
 

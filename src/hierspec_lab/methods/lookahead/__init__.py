@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Literal
 
-from hierspec.config.levels import TargetInfo
-from hierspec.config.look_ups import LookUpConfig
+from hierspec.config.levels import LookUpConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.utils.schema import Count, checked_dataclass
 
