@@ -90,7 +90,7 @@ class Hierarchy:
         self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
         self._watches = target.watches
         self._checked: list[tuple[bool, Controller | None]] = []  # that are sound
-        self.lock = threading.Lock()  # held while a round of some call runs the models
+        self._lock = threading.Lock()
 
     @classmethod
     def from_config(
@@ -298,7 +298,7 @@ class Hierarchy:
             self.root,
             requests,
             tokenizer=self.tokenizer,
-            lock=self.lock,
+            lock=self._lock,
             tracer=call.tracer,
             observers=call.observers,
             controller=self.controller,

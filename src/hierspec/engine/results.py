@@ -80,9 +80,15 @@ class LevelStats:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object that ``generate --json`` prints of a level."""
-        return {**dataclasses.asdict(self), "acceptance_rate": self.acceptance_rate}
+        counts = {**dataclasses.asdict(self), "acceptance_rate": self.acceptance_rate}
+        return {key: counts[key] for key in _LEVEL_KEYS}
 
 
+_LEVEL_KEYS = (
+    *("name", "calls", "num_drafts", "num_draft_tokens", "num_accepted_tokens"),
+    *("acceptance_rate", "num_accepted_tokens_per_pos"),
+    *("seconds", "forward_seconds", "verify_seconds"),
+)
 SCHEMA_VERSION = 1
 
 
