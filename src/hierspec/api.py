@@ -194,6 +194,11 @@ class Hierarchy:
         """Whether a loaded model has changed since its weights were copied."""
         return any(watch.changed() for watch in self._watches)
 
+    @property
+    def lock(self) -> threading.Lock:
+        """Held while a round of some call runs; others that run the models wait for it."""
+        return self._lock
+
     def generate(self, prompt: AnyPrompt = (), **options: Any) -> GenerationResult:
         """Continue one prompt, and wait for the whole text.
 
