@@ -6,6 +6,7 @@ numbers (:mod:`hierspec.config.numbered`).
 
 from __future__ import annotations
 
+import itertools
 import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -31,9 +32,38 @@ def build_nodes(
     levels: Sequence[Any], model_and_name: ModelAndName, verifier: Verifier, bonus: bool = True
 ) -> Verify:
     """Build the target's node over levels, smallest first; nodes are numbered from the bottom."""
-    builder = _Builder(model_and_name)
-    below = builder.build_chain(levels, "levels")
-    fields = builder.node_fields(None, "target")
+    numbers = itertools.count()
+
+    def fields_of(level: Any, place: str) -> dict[str, Any]:
+        model, name = model_and_name(level, place)
+        return {"index": next(numbers), "name": name, "model": model}
+
+    def build_chain(levels: Sequence[Any], place: str) -> Node | None:
+        below: Node | None = None
+        for i, level in enumerate(levels):
+            below = build_node(level, below, f"{place}[{i}]")
+        return below
+
+    def build_node(level: Any, below: Node | None, place: str) -> Node:
+        if isinstance(level, ConcatenateConfig):
+            chains = [
+                build_chain(part, f"{place}.parts[{i}]") for i, part in enumerate(level.parts)
+            ]
+            parts = tuple(part for part in chains if part is not None)
+            fields = fields_of(level, place)
+            return Concatenate(fields["index"], fields["name"], parts, level.repeat)
+        fields = fields_of(level, place) | {
+            "budget": level.max_tokens,
+            "window": level.window,
+            "temperature": level.temperature,
+        }
+        if below is None:
+            return Draft(**fields, num_drafts=level.max_drafts, ahead=level.drafts_ahead)
+        rule = make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
+        return Verify(**fields, rule=rule, below=None, bonus=level.bonus).over(below)
+
+    below = build_chain(levels, "levels")
+    fields = fields_of(None, "target")
     _validate_ahead(below, verifier)
     _validate_only_level(below)
     is_strict = getattr(verifier, "lenience", None) == DEFAULT_LENIENCE
@@ -79,41 +109,6 @@ def _validate_only_level(below: Node | None) -> None:
                 f"level {node.name!r} learns from the target's checks of its drafts, so it must be "
                 "the only level: remove the others"
             )
-
-
-class _Builder:
-    def __init__(self, model_and_name: ModelAndName) -> None:
-        self.model_and_name = model_and_name
-        self.num_nodes = 0
-
-    def build_chain(self, levels: Sequence[Any], place: str) -> Node | None:
-        below: Node | None = None
-        for i, level in enumerate(levels):
-            below = self.build_node(level, below, f"{place}[{i}]")
-        return below
-
-    def build_node(self, level: Any, below: Node | None, place: str) -> Node:
-        if isinstance(level, ConcatenateConfig):
-            chains = (
-                self.build_chain(part, f"{place}.parts[{i}]") for i, part in enumerate(level.parts)
-            )
-            parts = tuple(part for part in chains if part is not None)
-            fields = self.node_fields(level, place)
-            return Concatenate(fields["index"], fields["name"], parts, level.repeat)
-        fields = self.node_fields(level, place) | {
-            "budget": level.max_tokens,
-            "window": level.window,
-            "temperature": level.temperature,
-        }
-        if below is None:
-            return Draft(**fields, num_drafts=level.max_drafts, ahead=level.drafts_ahead)
-        rule = make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
-        return Verify(**fields, rule=rule, below=None, bonus=level.bonus).over(below)
-
-    def node_fields(self, level: Any, place: str) -> dict[str, Any]:
-        model, name = self.model_and_name(level, place)
-        self.num_nodes += 1
-        return {"index": self.num_nodes - 1, "name": name, "model": model}
 
 
 def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
