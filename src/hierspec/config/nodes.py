@@ -46,9 +46,8 @@ def build_nodes(
 
     def build_node(level: Any, below: Node | None, place: str) -> Node:
         if isinstance(level, ConcatenateConfig):
-            chains = [
-                build_chain(part, f"{place}.parts[{i}]") for i, part in enumerate(level.parts)
-            ]
+            own = f"{place}.parts"
+            chains = [build_chain(part, f"{own}[{i}]") for i, part in enumerate(level.parts)]
             parts = tuple(part for part in chains if part is not None)
             fields = fields_of(level, place)
             return Concatenate(fields["index"], fields["name"], parts, level.repeat)
