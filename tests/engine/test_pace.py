@@ -33,7 +33,7 @@ def test_rounds_of_a_text_alone_are_measured(drafts):
     generation = fast.start([[5, 9, 7]], **options)
     assert len(list(generation)) == 40
     (result,) = generation.results()
-    pace = generation.runtime.paces._paces[generation.requests[0]]
+    pace = generation.requests[0].pace
     assert pace.num_tokens == 39
     assert len(pace.rounds) == len(pace.plain) + len(pace.checks) == result.target_calls
     assert sum(pace.rounds) <= result.decode_seconds

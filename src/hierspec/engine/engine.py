@@ -302,8 +302,6 @@ class Engine:
 
     def _free(self, request: Request) -> None:
         runner = self._runner_of(request)
-        with best_effort("counting a request's drafts"):
-            runner.forget(request)
         if request.failure is None and self.settings.prefix_caching:
             with best_effort("keeping the caches of a text"), runner.lock:
                 room = self.settings.max_cache_tokens - self._num_live_tokens() + request.max_tokens

@@ -164,7 +164,7 @@ class Generation(Engine):
                 top_logprobs=tuple(request.top_logprobs),
                 batch_size=len(self.requests),
                 control=None if request.steering is None else request.steering.to_dict(),
-                slowdown=self.runtime.paces.slowdown(request),
+                slowdown=request.slowdown,
             )
             for request in self.requests
         ]

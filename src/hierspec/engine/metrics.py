@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -63,6 +64,45 @@ class Metrics(Observer):
 
     def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
         self.emitted += sum(len(verdict.emitted) for verdict in verdicts)
+
+
+class Paces(Observer):
+    """Measures the pace of sequences that run alone: others share their calls.
+
+    Args:
+        root: index of the target's node.
+    """
+
+    def __init__(self, root: int) -> None:
+        self._root = root
+        self._began = self._target_seconds = 0.0
+        self._drafted = self._started = False
+
+    def on_round_begin(self, sequences: Sequence[LiveSequence]) -> None:
+        first = sequences[0]
+        self._started = len(sequences) == 1 and len(first.tokens) > first.prompt_length
+        self._target_seconds, self._drafted = 0.0, False
+        self._began = time.perf_counter()
+
+    def on_answer(
+        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
+    ) -> None:
+        request = tasks[0].request
+        if isinstance(request, Check | Row) and request.node.index == self._root:
+            self._target_seconds += seconds
+            self._drafted |= isinstance(request, Check) and len(request.draft) > 0
+
+    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
+        if not self._started or not sequences:  # it failed
+            return
+        seconds = time.perf_counter() - self._began
+        pace = sequences[0].pace
+        pace.rounds.append(seconds)
+        pace.num_tokens += len(verdicts[0].emitted)
+        if self._drafted:
+            pace.checks.append(self._target_seconds)
+        else:
+            pace.plain.append(seconds)
 
 
 def _count_owners(levels: Mapping[int, LevelStats], draft: Proposal, num_accepted: int) -> None:

@@ -2,18 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 from statistics import median
-from typing import Any
-from weakref import WeakKeyDictionary
-
-from hierspec.core.proposals import Verdict
-from hierspec.core.requests import Check, Row
-
-from .observers import Observer
-from .sequences import LiveSequence, Task
 
 _MIN_ROUNDS, _MIN_PLAIN_ROUNDS = 8, 3
 _LONGEST = 4.0  # medians; what takes longer is the machine's, not the drafts'
@@ -49,46 +39,3 @@ class Pace:
             sum(min(one, longest) for one in times) for times in (self.rounds, plain)
         )
         return (seconds / self.num_tokens) / (without / len(plain))
-
-
-class Paces(Observer):
-    """Measures the rounds of sequences that run alone: others share their calls.
-
-    Args:
-        root: index of the target's node.
-    """
-
-    def __init__(self, root: int) -> None:
-        self._root, self._paces = root, WeakKeyDictionary[LiveSequence, Pace]()
-        self._began = self._target_seconds = 0.0
-        self._drafted = self._started = False
-
-    def slowdown(self, sequence: LiveSequence) -> float | None:
-        pace = self._paces.get(sequence)
-        return None if pace is None else pace.slowdown
-
-    def on_round_begin(self, sequences: Sequence[LiveSequence]) -> None:
-        first = sequences[0]
-        self._started = len(sequences) == 1 and len(first.tokens) > first.prompt_length
-        self._target_seconds, self._drafted = 0.0, False
-        self._began = time.perf_counter()
-
-    def on_answer(
-        self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
-    ) -> None:
-        request = tasks[0].request
-        if isinstance(request, Check | Row) and request.node.index == self._root:
-            self._target_seconds += seconds
-            self._drafted |= isinstance(request, Check) and len(request.draft) > 0
-
-    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
-        if not self._started or not sequences:  # it failed
-            return
-        seconds = time.perf_counter() - self._began
-        pace = self._paces.setdefault(sequences[0], Pace())
-        pace.rounds.append(seconds)
-        pace.num_tokens += len(verdicts[0].emitted)
-        if self._drafted:
-            pace.checks.append(self._target_seconds)
-        else:
-            pace.plain.append(seconds)

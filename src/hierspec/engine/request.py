@@ -97,7 +97,6 @@ class Request(LiveSequence):
         finish_reason: ``"stop"``, ``"length"`` or ``"cancelled"``; ``None`` while it is written.
         level_counts, plan: of the last round, as in :class:`Progress`.
         plans: rounds of the target by plan, where its engine keeps them.
-        slowdown: as in :class:`~hierspec.engine.results.GenerationResult`, once it has ended.
         prompt_logprobs: of every token of the prompt but the first, if requested.
         counted: by level, how many tokens were drafted and accepted up to the last round.
     """
@@ -144,7 +143,6 @@ class Request(LiveSequence):
     events: list[TokenEvent] = field(init=False, default_factory=list[TokenEvent])
     level_counts: tuple[tuple[str, int, int], ...] = field(init=False, default=())
     plan: str = field(init=False, default="")
-    slowdown: float | None = field(init=False, default=None)
     plans: dict[str, int] = field(init=False, default_factory=dict[str, int])
     prompt_logprobs: list[TokenScore] = field(init=False, default_factory=list[TokenScore])
     counted: dict[int, tuple[int, int]] = field(
@@ -294,6 +292,10 @@ class Request(LiveSequence):
     def levels(self) -> tuple[LevelStats, ...]:
         """Counters of its drafts, smallest level first, where its engine keeps them."""
         return tuple(self.level_stats.values())
+
+    @property
+    def slowdown(self) -> float | None:
+        return self.pace.slowdown
 
     @property
     def queue_seconds(self) -> float:

@@ -129,9 +129,6 @@ class Runner:
     def record(self, request: Request, verdict: Verdict, now: float) -> None:
         request.record_round(verdict, now)
 
-    def forget(self, request: Request) -> None:
-        request.slowdown = self.runtime.paces.slowdown(request)
-
 
 class ServingRunner(Runner):
     """A hierarchy of a service: drafts follow the load, unless a request fixes its plan.

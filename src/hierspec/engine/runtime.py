@@ -23,15 +23,14 @@ from hierspec.errors import FAILURES
 from hierspec.lm.backend import position_switch
 from hierspec.lm.base import LanguageModel, ModelDraft, ModelNode, ModelVerify, scores_part
 
-from .metrics import Metrics
+from .metrics import Metrics, Paces
 from .observers import Observer, Observers, Training
-from .pace import Paces
 from .responder import Responder, with_logprobs
 from .sequences import Group, LiveSequence, NodeInfo, Task
 
 
 class Runtime:
-    """Runs rounds. ``metrics`` is the caller's to read and reset, ``paces`` to read.
+    """Runs rounds. ``metrics`` is the caller's to read and reset.
 
     Args:
         root: all levels. Sequences may follow plans of their own, whose nodes have its indices;
@@ -48,9 +47,8 @@ class Runtime:
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.metrics = Metrics({node.index: node.name for node in nodes}, root.index)
         self._observers = Observers(log_observer_errors)
-        self.paces = Paces(root.index)
         self._observers.add(self.metrics)
-        self._observers.add(self.paces)
+        self._observers.add(Paces(root.index))
         leaves = [node.model for node in nodes if isinstance(node, Draft)]
         learners = [model for model in leaves if isinstance(model, Learner)]
         self._training = Training(root.index, learners)

@@ -21,6 +21,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
 from .caches import SessionCache, Slots, close_slots
+from .pace import Pace
 from .results import LevelStats
 
 
@@ -71,6 +72,7 @@ class LiveSequence:
         num_logprobs: report the raw target's log-probability of every output token, and of this
             many likeliest ones at its position; ``None``: report none.
         num_learnt: rounds that drafters have learnt from.
+        pace: of its rounds, those that it ran alone.
         level_stats: counters of its drafts by node index, where its engine keeps them.
         session_cache: the cache that its slots come from, and go back to when it ends.
         ahead: a draft for the next round, made while the last draft was verified.
@@ -90,6 +92,7 @@ class LiveSequence:
     history: History | None = None
     target_calls: int = 0
     num_learnt: int = 0
+    pace: Pace = field(default_factory=Pace)
     level_stats: dict[int, LevelStats] = field(default_factory=dict[int, LevelStats])
     slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
     session_cache: SessionCache | None = None
