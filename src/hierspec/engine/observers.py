@@ -106,42 +106,23 @@ class Observers:
                 log.exception("an observer failed")
 
 
-class Training:
-    """Lets drafters learn from what the target verified, sequence by sequence as rounds end.
+def learn_from_check(task: Task, learners: Sequence[Learner]) -> None:
+    """Let drafters learn from the target's check in a round whose tokens are not committed yet.
 
     Not earlier, so that a call that fails can be repeated: what was learnt cannot be taken back.
-
-    Args:
-        root: index of the target's node.
     """
-
-    def __init__(self, root: int, learners: Sequence[Learner]) -> None:
-        self._root, self._learners = root, learners
-        self._noted: dict[Task, tuple[Checks, int]] = {}
-
-    def note(self, checks: Checks) -> None:
-        """Note what there will be to learn from, if the target has verified it."""
-        if self._learners and checks.node.index == self._root:
-            self._noted.update((task, (checks, i)) for i, task in enumerate(checks.tasks))
-
-    def forget(self) -> None:
-        self._noted.clear()
-
-    def learn(self, task: Task) -> None:
-        """Learn from the target's check in a round whose tokens are not committed yet."""
-        noted = self._noted.pop(task, None)
-        if noted is None:
-            return
-        task.sequence.num_learnt += 1
-        checks, i = noted
-        text, verdict = task.sequence.tokens, checks.verdicts[i]
-        for learner in self._learners:
-            slot = task.sequence.slot(learner)
-            learner.learn_from(
-                text,
-                checks.drafts[i],
-                checks.p[i],
-                verdict.num_accepted,
-                checks.checked_drafts[i],
-                slot,
-            )
+    if task.checked is None or not learners:
+        return
+    task.sequence.num_learnt += 1
+    checks, i = task.checked
+    text, verdict = task.sequence.tokens, checks.verdicts[i]
+    for learner in learners:
+        slot = task.sequence.slot(learner)
+        learner.learn_from(
+            text,
+            checks.drafts[i],
+            checks.p[i],
+            verdict.num_accepted,
+            checks.checked_drafts[i],
+            slot,
+        )

@@ -24,7 +24,7 @@ from hierspec.lm.backend import position_switch
 from hierspec.lm.base import LanguageModel, ModelDraft, ModelNode, ModelVerify, scores_part
 
 from .metrics import Metrics, Paces
-from .observers import Observer, Observers, Training
+from .observers import Observer, Observers, learn_from_check
 from .responder import Responder, with_logprobs
 from .sequences import Group, LiveSequence, NodeInfo, Task
 
@@ -50,8 +50,7 @@ class Runtime:
         self._observers.add(self.metrics)
         self._observers.add(Paces(root.index))
         leaves = [node.model for node in nodes if isinstance(node, Draft)]
-        learners = [model for model in leaves if isinstance(model, Learner)]
-        self._training = Training(root.index, learners)
+        self._learners = [model for model in leaves if isinstance(model, Learner)]
         self._responder = Responder(root, vocab_size, self._observers)
         switches = [position_switch(level.model.cache_owner) for level in walk_levels(root)]
         self._switches = tuple({s.length for s in switches if s is not None and s.recomputes})
@@ -81,7 +80,6 @@ class Runtime:
         it (:meth:`LiveSequence.snapshot`). If that fails too, the sequence's round is over and
         its outcome is the error; observers see the round end without it.
         """
-        self._training.forget()
         self._observers.notify("on_round_begin", sequences)
         outcomes: dict[LiveSequence, Verdict | BaseException] = {}
         tasks: list[Task] = []
@@ -101,7 +99,7 @@ class Runtime:
                 continue
             try:
                 verdict = _final_verdict(task)
-                self._training.learn(task)
+                learn_from_check(task, self._learners)
                 outcomes[task.sequence] = verdict
                 finished.append((task.sequence, verdict))
             except FAILURES as error:
@@ -122,7 +120,9 @@ class Runtime:
             seconds = time.perf_counter() - began
             # Only now, since a call that fails is repeated.
             if (checks := self._responder.checks) is not None:
-                self._training.note(checks)
+                if self._learners and checks.node.index == self.root.index:
+                    for i, task in enumerate(tasks):
+                        task.checked = checks, i
                 self._observers.notify("on_verify", checks)
             self._observers.notify("on_answer", tasks, answers, began, seconds)
         except FAILURES as error:

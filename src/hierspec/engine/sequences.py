@@ -56,7 +56,7 @@ class Snapshot:
     target_calls: int
 
 
-@dataclass(slots=True, eq=False, weakref_slot=True)
+@dataclass(slots=True, eq=False)
 class LiveSequence:
     """One generation in progress: its text, its randomness, and its slots in models' caches.
 
@@ -221,11 +221,15 @@ class Task:
         request: what it waits for, until there is a ``verdict``.
         group: of the node that the request is for.
         node_infos: of the nodes of the sequence's plan, by index.
+        checked: what the target has verified, and the place of this task in it.
         row_scores: the target's scores [1, V] for each :class:`Row` it answered, by ``pending``;
             filled where log-probabilities are requested.
     """
 
-    __slots__ = ("_stack", "group", "node_infos", "request", "row_scores", "sequence", "verdict")
+    __slots__ = (
+        *("_stack", "checked", "group", "node_infos", "request", "row_scores", "sequence"),
+        "verdict",
+    )
 
     request: NodeRequest
     group: Group
@@ -233,6 +237,7 @@ class Task:
     def __init__(self, sequence: LiveSequence, node_infos: Mapping[int, NodeInfo]) -> None:
         self.sequence = sequence
         self.verdict: Verdict | None = None
+        self.checked: Any = None
         self.row_scores: dict[tuple[int, ...], torch.Tensor] = {}
         self.node_infos = node_infos
         root, limit, states = sequence.root, sequence.num_remaining_tokens, sequence.states
