@@ -11,7 +11,6 @@ from engine_paths import CHUNKS, VERIFYING, Taped, distance, patched
 from installed import LAB
 
 from hierspec.core.nodes import Verify, initial_states
-from hierspec.core.proposals import replace_state
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
 from hierspec.drafters.model import ModelDrafter
 from hierspec.engine.generation import Generation
@@ -73,7 +72,7 @@ def remembered(root: Verify):
     states = initial_states(root)
     for i, state in enumerate(states):
         if state:
-            states = replace_state(states, i, (0.9, 1.0))
+            states = (*states[:i], (0.9, 1.0), *states[i + 1 :])
     return states
 
 

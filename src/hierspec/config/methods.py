@@ -129,15 +129,10 @@ def find(name: str) -> type[LevelConfig] | None:
     return _REGISTERED.get(name)
 
 
-def get(name: str) -> type[LevelConfig]:
-    level = find(name)
-    assert level is not None, name
-    return level
-
-
 def built_in() -> list[type[LevelConfig]]:
     """Return the methods of this package, those first whose calls cost least."""
-    return sorted(map(get, _built_in()), key=lambda level: level.capabilities.cost)
+    levels = [level for name in _built_in() if (level := find(name)) is not None]
+    return sorted(levels, key=lambda level: level.capabilities.cost)
 
 
 def short_forms() -> list[str]:

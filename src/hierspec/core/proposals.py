@@ -91,7 +91,3 @@ class Verdict:
 
 
 States = tuple[tuple[float, ...], ...]
-
-
-def replace_state(states: States, index: int, state: tuple[float, ...]) -> States:
-    return (*states[:index], state, *states[index + 1 :])

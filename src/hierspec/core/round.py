@@ -12,7 +12,7 @@ from collections.abc import Generator
 from typing import Any
 
 from .nodes import Concatenate, Node, Verify, walk_levels
-from .proposals import Proposal, States, Verdict, replace_state
+from .proposals import Proposal, States, Verdict
 from .requests import Check, NodeRequest, Propose
 
 Coroutine = Generator[NodeRequest, Any, Any]
@@ -61,4 +61,4 @@ def observe(below: Node | None, draft: Proposal, verdict: Verdict, states: State
         return states
     owner = next(node for node in walk_levels(below) if node.index == index)
     state = owner.window.observe(states[index], draft.signals, verdict.num_accepted)
-    return replace_state(states, index, state)
+    return (*states[:index], state, *states[index + 1 :])
