@@ -56,7 +56,7 @@ class Snapshot:
     target_calls: int
 
 
-@dataclass(slots=True, eq=False)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class LiveSequence:
     """One generation in progress: its text, its randomness, and its slots in models' caches.
 
