@@ -341,7 +341,7 @@ def test_eos_stays_out_of_the_text_and_stops():
     assert run(TextStream(BYTES, conditions), ids) == ("ab", 2, "stop")
     ignored = StopConditions(eos_token_ids=frozenset({EOS_BYTES}), ignore_eos=True)
     assert run(TextStream(BYTES, ignored), ids) == ("ab", 2, None)
-    shown = StopConditions(skip_special_tokens=False)
+    shown = StopConditions(shown_special_ids=special_ids(FAST))
     assert run(TextStream(FAST, shown), ids) == (f"ab{EOS}", 2, None)
 
 

@@ -16,7 +16,7 @@ incremental UTF-8 decoder, without calling the tokenizer (:class:`ByteDetokenize
 from __future__ import annotations
 
 import codecs
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Set
 from functools import cache
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -43,7 +43,7 @@ class Detokenizer:
     __slots__ = ("_cut_position", "_decode", "_num_returned", "_skipped", "_window")
 
     def __init__(
-        self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: frozenset[int] = frozenset()
+        self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: Set[int] = frozenset()
     ) -> None:
         self._decode, self._skipped = _decoder(tokenizer), skipped
         self._window = [i for i in prompt_ids[-_PROMPT_TAIL:] if i not in self._skipped]
@@ -105,7 +105,7 @@ class ByteDetokenizer:
     __slots__ = ("_decoder", "_skipped", "_table", "_tokenizer")
 
     def __init__(
-        self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: frozenset[int] = frozenset()
+        self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: Set[int] = frozenset()
     ) -> None:
         self._tokenizer, self._skipped = tokenizer, skipped
         _, self._table, _ = _table(tokenizer)
@@ -126,24 +126,12 @@ class ByteDetokenizer:
 
 
 def detokenizer(
-    tokenizer: Any,
-    prompt_ids: Sequence[int] = (),
-    skip_special_tokens: bool = True,
-    shown_ids: frozenset[int] = frozenset(),
+    tokenizer: Any, prompt_ids: Sequence[int] = (), shown_ids: frozenset[int] = frozenset()
 ) -> Detokenizer | ByteDetokenizer:
-    """Choose the fastest exact detokenizer.
-
-    Args:
-        skip_special_tokens: leave special tokens out of the text.
-        shown_ids: special tokens that stay in it all the same.
-    """
-    is_byte_level = _is_byte_level(tokenizer)
-    skipped = frozenset[int]()
-    if skip_special_tokens:
-        special = special_texts(tokenizer) if is_byte_level else special_ids(tokenizer)
-        skipped = frozenset(special) - shown_ids
-    kind = ByteDetokenizer if is_byte_level else Detokenizer
-    return kind(tokenizer, prompt_ids, skipped)
+    """Choose the fastest exact detokenizer; special tokens but ``shown_ids`` are left out."""
+    if _is_byte_level(tokenizer):
+        return ByteDetokenizer(tokenizer, prompt_ids, special_texts(tokenizer).keys() - shown_ids)
+    return Detokenizer(tokenizer, prompt_ids, special_ids(tokenizer) - shown_ids)
 
 
 def added_tokens(tokenizer: Any) -> Mapping[int, Any]:

@@ -35,8 +35,7 @@ class StopConditions:
         max_length: the most prompt and output tokens together (``"length"``).
         ignore_eos: treat end-of-text tokens as any other.
         include_stop_str: keep the stop string at the end of the text.
-        skip_special_tokens: leave special tokens out of the text.
-        shown_special_ids: of them, those that the text shows.
+        shown_special_ids: special tokens that the text does not leave out.
     """
 
     eos_token_ids: frozenset[int] = frozenset()
@@ -46,7 +45,6 @@ class StopConditions:
     max_length: int | None = None
     ignore_eos: bool = False
     include_stop_str: bool = False
-    skip_special_tokens: bool = True
     shown_special_ids: frozenset[int] = frozenset()
 
     def __post_init__(self) -> None:
@@ -113,11 +111,9 @@ class TextStream:
         if tokenizer is None and self.conditions.stop:
             raise HierspecError("stop strings need a tokenizer; pass one, or stop at token ids")
         self._max_tokens = self.conditions.max_output_tokens(len(prompt_ids))
-        skip_special_tokens = self.conditions.skip_special_tokens
-        self._detokenizer = detokenizer(
-            tokenizer, prompt_ids, skip_special_tokens, self.conditions.shown_special_ids
-        )
-        self._search = _Search(self.conditions.stop, tokenizer if skip_special_tokens else None)
+        shown = self.conditions.shown_special_ids
+        self._detokenizer = detokenizer(tokenizer, prompt_ids, shown)
+        self._search = _Search(self.conditions.stop, tokenizer)
         self._held_back = ""  # marked text that may be the beginning of a stop string
         self._parts: list[str] = []
         self.num_tokens = 0
@@ -189,9 +185,6 @@ class _Search:
     A mark stands where the text leaves out a special token that a stop string names: a lone
     surrogate, which no decoded text holds. Each such stop string is looked for in two forms, as it
     is and with marks in place of the names; a form does not see marks that it does not have.
-
-    Args:
-        tokenizer: whose special tokens are left out of the text; ``None``: none are.
     """
 
     __slots__ = ("_forms", "marks")
