@@ -102,7 +102,7 @@ class Bench:
             pass
         wall = time.perf_counter() - began
         result = generation.results()[0]
-        forward = generation.runtime.metrics.forward_seconds
+        forward = sum(s.forward_seconds for s in generation.runtime.metrics.levels.values())
         return {
             "ms_per_token": wall * 1e3 / result.num_tokens,
             "decode_ms_per_token": result.decode_seconds * 1e3 / (result.num_tokens - 1),

@@ -16,27 +16,21 @@ from .sequences import LiveSequence, Task
 
 
 class Metrics(Observer):
-    """Counters of one run: the levels by node index, and the rounds of the target.
+    """Counters of one run, by node index.
 
     Drafts of a sequence that has ``level_stats`` are counted there as well.
 
     Args:
         names: of the nodes, by index.
-        root: index of the target's node.
     """
 
-    def __init__(self, names: Mapping[int, str], root: int) -> None:
-        self._names, self._root = dict(names), root
+    def __init__(self, names: Mapping[int, str]) -> None:
+        self._names = dict(names)
         self.reset()
 
     def reset(self) -> None:
         """Forget what was counted so far (the prefill, for one)."""
         self.levels = {index: LevelStats(name) for index, name in self._names.items()}
-        self.target_calls = self.emitted = 0
-
-    @property
-    def forward_seconds(self) -> float:
-        return sum(stats.forward_seconds for stats in self.levels.values())
 
     def on_forward(self, index: int, calls: int, seconds: float) -> None:
         self.levels[index].calls += calls
@@ -57,13 +51,7 @@ class Metrics(Observer):
     def on_answer(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float
     ) -> None:
-        request = tasks[0].request
-        index = request.node.index
-        self.levels[index].seconds += seconds
-        self.target_calls += index == self._root and type(request) in (Check, Row)
-
-    def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
-        self.emitted += sum(len(verdict.emitted) for verdict in verdicts)
+        self.levels[tasks[0].request.node.index].seconds += seconds
 
 
 class Paces(Observer):

@@ -45,7 +45,7 @@ class Runtime:
         self.root = root
         self.vocab_size = vocab_size
         nodes = sorted(walk(root), key=lambda node: node.index)
-        self.metrics = Metrics({node.index: node.name for node in nodes}, root.index)
+        self.metrics = Metrics({node.index: node.name for node in nodes})
         self._observers = Observers(log_observer_errors)
         self._observers.add(self.metrics)
         self._observers.add(Paces(root.index))
