@@ -18,7 +18,7 @@ from hierspec.cli import run
 from hierspec.config.levels import LevelConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.presets.registry import AUTO, PRESETS
-from hierspec.presets.systems import PAPERS, layer_per_share
+from hierspec.presets.systems import PAPERS, layer_per_share, layers_at_shares
 from hierspec.verifiers.registry import get
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "presets.md"
@@ -155,6 +155,15 @@ def test_tokenwise_speculation_is_of_those_who_found_it():
 
 def test_exits_at_shares_of_the_depth():
     shares = (1 / 8, 1 / 4, 1 / 2)
+    assert [layers_at_shares(depth, shares) for depth in (1, 2, 3, 4, 8, 32)] == [
+        (),
+        (1,),
+        (1, 2),
+        (1, 2),
+        (1, 2, 4),
+        (4, 8, 16),
+    ]
+    assert layers_at_shares(4, (0.0, 1.0)) == (1, 3)
     assert layer_per_share(32, shares) == (4, 8, 16)
     assert layer_per_share(4, shares) == (1, 2, 3)
     assert layer_per_share(2, shares) == (1, 2, 3), "whoever asks refuses what is too deep"

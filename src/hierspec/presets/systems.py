@@ -143,6 +143,16 @@ def draft_level(
     return DraftModelConfig(model=model, num_speculative_tokens=num_tokens, verify=verify, **fields)
 
 
+def layers_at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
+    """Return the layer counts nearest to these shares of ``depth`` layers, ascending and distinct.
+
+    Each lies between 1 and ``depth`` − 1, so a model of one layer has none.
+    """
+    if depth < 2:
+        return ()
+    return tuple(sorted({min(max(1, round(share * depth)), depth - 1) for share in shares}))
+
+
 def layer_per_share(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
     """Return a layer count for each share, strictly ascending; some may exceed ``depth``."""
     layers = [0]

@@ -6,8 +6,6 @@ Each is a function, as in :mod:`hierspec.presets.systems`, and found by an entry
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.core.windows import ConfidenceWindow
@@ -18,6 +16,7 @@ from hierspec.presets.systems import (
     PAPERS,
     PresetModels,
     draft_level,
+    layers_at_shares,
     nearest_layers,
     register_preset,
 )
@@ -48,16 +47,6 @@ PAPERS.update(
 SPECDEC_PP_BUDGET = 20  # [SpecDec++ §4]
 CASCADE_BUDGET = 3  # of every part of a cascade; CS-Drafting tunes each
 LENIENCE = 2.0  # between the drafters of a cascade; CS-Drafting tunes it
-
-
-def layers_at_shares(depth: int, shares: Iterable[float]) -> tuple[int, ...]:
-    """Return the layer counts nearest to these shares of ``depth`` layers, ascending and distinct.
-
-    Each lies between 1 and ``depth`` − 1, so a model of one layer has none.
-    """
-    if depth < 2:
-        return ()
-    return tuple(sorted({min(max(1, round(share * depth)), depth - 1) for share in shares}))
 
 
 # --- baselines of the papers on drafting

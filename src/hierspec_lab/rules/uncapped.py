@@ -8,16 +8,9 @@ it unless ``allow_lossy`` is set.
 
 from __future__ import annotations
 
-import torch
-
 from hierspec.core.rules import Acceptance, Batch
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import log_products, set_ends
-
-
-def ideal_chances(log_products: torch.Tensor) -> torch.Tensor:
-    """Return min(1, r_1 ⋯ r_k): on average no lossless rule keeps k tokens more often."""
-    return log_products.clamp(max=0.0).exp()
 
 
 class Uncapped(Block):
@@ -30,5 +23,5 @@ class Uncapped(Block):
 
     def acceptance(self, batch: Batch) -> Acceptance:
         accepted = super().acceptance(batch)
-        ends = ideal_chances(log_products(batch)[:, 1:])
+        ends = log_products(batch)[:, 1:].clamp(max=0.0).exp()
         return Acceptance(set_ends(accepted.h, ends, batch.lengths), accepted.w)

@@ -9,7 +9,6 @@ from preset_cases import made, shape
 from hierspec import Hierarchy, HierspecError, TargetConfig, preset
 from hierspec.presets.registry import AUTO, PRESETS
 from hierspec.presets.systems import PresetModels
-from hierspec_lab.presets.baselines import layers_at_shares
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "presets.md"
 
@@ -78,16 +77,3 @@ def test_follow_up_calls_of_a_rule_count(tiny_family):
     assert level["num_accepted_tokens"] < level["num_draft_tokens"]
     assert result.target_calls == result.target["calls"] > level["num_drafts"]
     assert result.mean_acceptance_length == (result.num_tokens - 1) / result.target_calls
-
-
-def test_layers_at_shares_of_the_depth():
-    shares = (1 / 8, 1 / 4, 1 / 2)
-    assert [layers_at_shares(depth, shares) for depth in (1, 2, 3, 4, 8, 32)] == [
-        (),
-        (1,),
-        (1, 2),
-        (1, 2),
-        (1, 2, 4),
-        (4, 8, 16),
-    ]
-    assert layers_at_shares(4, (0.0, 1.0)) == (1, 3)

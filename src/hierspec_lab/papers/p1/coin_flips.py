@@ -20,6 +20,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.presets.systems import layers_at_shares
 from hierspec.zoo.registry import is_shipped
 from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.bench.summary import num_tokens_after_first, ratio
@@ -34,7 +35,6 @@ from hierspec_lab.papers.measured import (
     uncompared_table,
 )
 from hierspec_lab.papers.tables import Cell, Reproduction, Table, TableRow
-from hierspec_lab.presets.baselines import layers_at_shares
 
 from .coins import CoinMethod
 from .levels import (

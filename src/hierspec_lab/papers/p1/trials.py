@@ -13,6 +13,7 @@ from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import PricedChain
 from hierspec.presets.registry import trained_exits
+from hierspec.presets.systems import layers_at_shares
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
@@ -30,7 +31,6 @@ from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import Measured, method_of
 from hierspec_lab.papers.p3.systems import cache_bytes, head_bytes
 from hierspec_lab.planning.search import plan
-from hierspec_lab.presets.baselines import layers_at_shares
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
 # Of a target of at most so many layers every layer is a candidate, as in P1. The number of pairs

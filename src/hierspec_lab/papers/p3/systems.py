@@ -17,8 +17,8 @@ from hierspec.lm.exit_heads import ExitHead
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
 from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.presets.registry import preset, trained_exits
+from hierspec.presets.systems import layers_at_shares
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec_lab.presets.baselines import layers_at_shares
 
 N_D, N_I = 2, 4  # P3 §6: tokens drafted per step, tokens held before the target verifies
 FRACTIONS = (1 / 16, 1 / 8, 1 / 4, 3 / 8, 1 / 2, 3 / 4)  # of the depth: exits worth trying

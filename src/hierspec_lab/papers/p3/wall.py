@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from hierspec.errors import HierspecError
+from hierspec.presets.systems import layers_at_shares
 from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab, draft_level
@@ -22,7 +23,6 @@ from hierspec_lab.papers.measured import (
 )
 from hierspec_lab.papers.measured import drafted as drafted_tokens
 from hierspec_lab.papers.tables import Curve, Figure, Reproduction, Table
-from hierspec_lab.presets.baselines import layers_at_shares
 
 from .systems import exit_level
 

@@ -36,7 +36,6 @@ from hierspec.verifiers.formulas import capped, log_products
 from hierspec.verifiers.rows import parts
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod
-from hierspec_lab.rules.uncapped import ideal_chances
 
 CURVES = ("tokenwise", "block", "naive")
 MAX_PENDING_BYTES = 1 << 28  # bytes of distributions that a run keeps while it is timed
@@ -101,7 +100,8 @@ def _curves(batch: Batch) -> dict[str, np.ndarray]:
     # In logs as the others are: where rules keep as much, their curves are equal to the last digit.
     steps = products.diff(dim=-1).nan_to_num(nan=-math.inf)  # −inf − −inf, after p = 0
     tokenwise = torch.nn.functional.pad(steps.clamp(max=0.0).cumsum(-1), (1, 0))
-    curves = (tokenwise.exp(), capped(products), ideal_chances(products))
+    ideal = products.clamp(max=0.0).exp()  # on average no lossless rule keeps k tokens more often
+    curves = (tokenwise.exp(), capped(products), ideal)
     return {name: row[0].cpu().numpy() for name, row in zip(CURVES, curves, strict=True)}
 
 
