@@ -33,7 +33,7 @@ from .runner import Runner
 from .sequences import Snapshot
 from .waiting import WaitingQueue
 
-_MAX_TRIES = 3  # to report an end
+_MAX_TRIES = 3  # to free the caches of a text, and to report its end
 
 log = logging.getLogger(__name__)
 
@@ -306,8 +306,10 @@ class Engine:
             with best_effort("keeping the caches of a text"), runner.lock:
                 room = self.settings.max_cache_tokens - self._num_live_tokens() + request.max_tokens
                 runner.prefixes.keep(request, room)
-        with best_effort("freeing the caches of a text"), runner.lock:
-            request.close()
+        for _ in range(_MAX_TRIES):
+            with best_effort("freeing the caches of a text"), runner.lock:
+                request.close()
+                break
         if request.started:
             with best_effort("measuring how long a request took"):
                 self.waiting.record_service_time(time.perf_counter() - request.start_time)

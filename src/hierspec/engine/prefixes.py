@@ -97,7 +97,7 @@ class PrefixCache:
         return copied
 
     def keep(self, request: Request, room: int) -> None:
-        """Keep an ended request's slots, if ``room`` tokens can hold them; close the others.
+        """Keep an ended request's slots, if ``room`` tokens can hold them.
 
         At any time an exception may occur, each slot is the request's or a cached text's.
         """
@@ -124,7 +124,6 @@ class PrefixCache:
             for text in earlier:
                 self._drop(text)
             self.limit_tokens(room)
-        request.close()
 
     def limit_tokens(self, limit: int) -> None:
         """Drop texts, the least recently used first, until at most ``limit`` tokens are held."""
