@@ -64,7 +64,7 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
     names = ("zoo:smollm2-eagle3", "zoo:smollm2-heads", "zoo:smollm2-small")
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
-    monkeypatch.setattr("hierspec.methods.quantized.can_be_copied", lambda target: True)
+    monkeypatch.setattr("hierspec.config.checkpoints.can_be_copied", lambda target: True)
     monkeypatch.setattr(library, "load", lambda: None)
     monkeypatch.setattr("hierspec.zoo.registry.bits_in_file", lambda model: 5.0)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))

@@ -11,6 +11,7 @@ import torch
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
+from hierspec.lm.lean.shape import unsupported_reason
 from hierspec.lm.load import load, wrap
 from hierspec.lm.loaded import Watch, take
 from hierspec.lm.saved_tokenizer import read_tokenizer
@@ -140,6 +141,18 @@ def runs_on_own_layers(target: TargetConfig) -> bool:
         return True
     model = plain_model(target.model.model)
     return take(model, str(target.model), target.free_model).backend is None
+
+
+def can_be_copied(target: TargetConfig) -> bool:
+    """Return whether a model is of a kind that has copies in fewer bits.
+
+    Raises:
+        HierspecError: there is no such model.
+    """
+    # Adapters run on transformers' own layers.
+    if target.backend == "hf" or is_adapter(target.model) or runs_on_own_layers(target):
+        return False
+    return unsupported_reason(model_config(target.model)) is None
 
 
 def load_tokenizer_of(model: Any) -> Any:

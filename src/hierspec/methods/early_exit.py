@@ -14,8 +14,6 @@ from hierspec.utils import machine
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
 from hierspec.zoo import trained
 
-from . import quantized
-
 if TYPE_CHECKING:
     from hierspec.lm.backend import Backend
     from hierspec.lm.trunk.trunk import ExitModel
@@ -68,13 +66,13 @@ class EarlyExitConfig(LevelConfig):
         than the whole copy, which agrees far better.
         """
         from hierspec.config import exit_heads
+        from hierspec.config.checkpoints import can_be_copied
         from hierspec.lm.native import library
 
         heads = [n for n in trained.drafters_for(target) if trained.kind(n) == trained.HEADS_KIND]
         on_cpu = machine.device("auto").type == "cpu"
-        if not heads or (
-            on_cpu and quantized.can_be_copied(TargetConfig(model=target)) and library.load()
-        ):
+        own = TargetConfig(model=target)
+        if not heads or (on_cpu and can_be_copied(own) and library.load()):
             return ()
         return [
             f"exit:{layer},head={drafter}"

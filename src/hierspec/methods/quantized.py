@@ -12,9 +12,7 @@ from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.config.schema import TargetConfig
-from hierspec.config.target import model_config
 from hierspec.errors import HierspecError
-from hierspec.lm.adapters import is_adapter
 from hierspec.utils import machine
 from hierspec.utils.schema import Boolean, Expected, checked_dataclass
 from hierspec.zoo import registry
@@ -71,6 +69,8 @@ class QuantizedConfig(LevelConfig):
 
     @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+        from hierspec.config.checkpoints import can_be_copied
+
         try:
             if not can_be_copied(TargetConfig(model=target)):
                 return ()
@@ -84,18 +84,3 @@ class QuantizedConfig(LevelConfig):
             copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
         # To calibrate one takes longer than to measure all that is tried.
         return [f"quantized:{bits},calibrate=false" if bits < 8 else "quantized" for bits in copies]
-
-
-def can_be_copied(target: TargetConfig) -> bool:
-    """Return whether a model is of a kind that has copies in fewer bits.
-
-    Raises:
-        HierspecError: there is no such model.
-    """
-    from hierspec.config.checkpoints import runs_on_own_layers
-    from hierspec.lm.lean.shape import unsupported_reason
-
-    # Adapters run on transformers' own layers.
-    if target.backend == "hf" or is_adapter(target.model) or runs_on_own_layers(target):
-        return False
-    return unsupported_reason(model_config(target.model)) is None

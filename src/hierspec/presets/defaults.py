@@ -22,7 +22,6 @@ from hierspec.config.in_memory import ModelInMemory, wrap_model
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import model_config, validate_model_name
 from hierspec.errors import HierspecError
-from hierspec.methods.quantized import can_be_copied
 from hierspec.utils import machine
 from hierspec.zoo import registry, trained
 
@@ -155,7 +154,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     in few bits, in which they cost more to check. A loaded model whose own layers run on a CPU
     decodes plainly: to check several tokens there may take longer than they save.
     """
-    from hierspec.config.checkpoints import runs_on_own_layers
+    from hierspec.config.checkpoints import can_be_copied, runs_on_own_layers
     from hierspec.lm.lean.quantized import copies_that_pay
 
     model = target.model
