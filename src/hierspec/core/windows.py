@@ -66,9 +66,6 @@ class EntropyWindow:
     entropies of this level's own rows at the tokens that the level above rejected; it starts at
     0, so that drafts are one token long until something was rejected. [P5 §3.1, Algorithm 1;
     MATH §2]
-
-    Attributes:
-        threshold: nats; ``None`` for the running one.
     """
 
     threshold: float | None = None

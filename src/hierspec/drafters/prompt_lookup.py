@@ -32,12 +32,7 @@ class LookupIndex:
 
 @dataclass(frozen=True, slots=True)
 class PromptLookup(LookUp):
-    """A drafter without a model.
-
-    Attributes:
-        prompt_lookup_min: shortest match worth a proposal, in tokens.
-        prompt_lookup_max: longest match tried, in tokens; longer ones are tried first.
-    """
+    """A drafter without a model."""
 
     prompt_lookup_min: int
     prompt_lookup_max: int

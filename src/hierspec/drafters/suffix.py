@@ -98,13 +98,7 @@ class SuffixSlot:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Suffix(LookUp):
-    """A drafter without a model.
-
-    Attributes:
-        max_order: the longest context, in tokens.
-        store: how many tokens of earlier outputs are kept; 0: none.
-        earlier_outputs: the store of them.
-    """
+    """A drafter without a model; ``store`` tokens of earlier outputs are kept."""
 
     max_order: int = MAX_ORDER
     store: int = 0

@@ -28,12 +28,7 @@ class SuffixMatch(NamedTuple):
 
 @dataclass(slots=True)
 class SuffixAutomaton:
-    """The automaton of one text, or of several one after another (:meth:`new_text`).
-
-    Attributes:
-        max_order: the longest context that is matched, in tokens.
-        num_tokens: appended so far.
-    """
+    """The automaton of one text, or of several one after another (:meth:`new_text`)."""
 
     max_order: int
     num_tokens: int = 0

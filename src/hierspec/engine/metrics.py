@@ -19,9 +19,6 @@ class Metrics(Observer):
     """Counters of one run, by node index.
 
     Drafts of a sequence that has ``level_stats`` are counted there as well.
-
-    Args:
-        names: of the nodes, by index.
     """
 
     def __init__(self, names: Mapping[int, str]) -> None:
@@ -55,11 +52,7 @@ class Metrics(Observer):
 
 
 class Paces(Observer):
-    """Measures the pace of sequences that run alone: others share their calls.
-
-    Args:
-        root: index of the target's node.
-    """
+    """Measures the pace of sequences that run alone: others share their calls."""
 
     def __init__(self, root: int) -> None:
         self._root = root

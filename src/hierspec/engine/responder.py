@@ -53,9 +53,6 @@ _NOTHING = nullcontext()
 class Responder:
     """Answers the requests of rounds in progress.
 
-    Args:
-        vocab_size: V of the target.
-
     Attributes:
         checks: what the last answer has verified; ``None`` if it was no check.
     """

@@ -42,9 +42,6 @@ class Runner:
 
     Attributes:
         root: has every node of every plan.
-        runtime: its ``metrics`` count all rounds.
-        names: of the levels, by node index.
-        prefixes: caches of texts that have ended.
 
     Raises:
         HierspecError: the controller belongs to another hierarchy.

@@ -35,7 +35,6 @@ class Runtime:
     Args:
         root: all levels. Sequences may follow plans of their own, whose nodes have its indices;
             requests of different plans share a call where their answers do not depend on the plan.
-        vocab_size: V of the target.
         log_observer_errors: whether an observer's error is logged; else it is raised.
     """
 

@@ -75,7 +75,6 @@ class LiveSequence:
         pace: of its rounds, those that it ran alone.
         level_stats: counters of its drafts by node index, where its engine keeps them.
         session_cache: the cache that its slots come from, and go back to when it ends.
-        ahead: a draft for the next round, made while the last draft was verified.
     """
 
     id: int
@@ -181,12 +180,7 @@ class LiveSequence:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Group:
-    """Nodes of several plans whose requests share calls: their answers do not depend on the plan.
-
-    Attributes:
-        index: of these nodes.
-        drafter: of a leaf.
-    """
+    """Nodes of several plans that share calls: their answers do not depend on the plan."""
 
     index: int
     drafter: Drafter | None

@@ -33,8 +33,6 @@ class StopConditions:
             ``include_stop_str`` their text is kept, unless they are special.
         max_new_tokens: the most output tokens (``"length"``).
         max_length: the most prompt and output tokens together (``"length"``).
-        ignore_eos: treat end-of-text tokens as any other.
-        include_stop_str: keep the stop string at the end of the text.
         shown_special_ids: special tokens that the text does not leave out.
     """
 

@@ -10,11 +10,7 @@ from .request import Request
 
 
 class RefusedError(Exception):
-    """A request was refused for now, and may be sent again later.
-
-    Attributes:
-        retry_after: seconds after which to try again.
-    """
+    """A request was refused for now, and may be sent again later."""
 
     def __init__(self, message: str, retry_after: int) -> None:
         super().__init__(message)
@@ -34,7 +30,6 @@ class WaitingQueue:
     lock: a list is read in one step, and what arrives meanwhile is seen by the next.
 
     Args:
-        max_waiting: how many requests may wait.
         max_served: how many are served at once, to estimate how long one waits.
 
     Attributes:
