@@ -34,6 +34,7 @@ from hierspec.profiling import costs
 from hierspec.profiling.candidates import CandidatePool, default_names, load, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import Profile, from_dict
+from hierspec.profiling.schema import CallSamples
 from hierspec.profiling.settings import ProfileSettings
 
 # Names of the candidates, smallest first, each with its budget; the target is left out.
@@ -86,7 +87,7 @@ class Retimer:
         self.pool, self.temperature = pool, temperature
         self.text = text[: self.measured.context.tokens]
         self.pairs = [(row.drafter, row.verifier) for row in self.measured.costs]
-        self.times = {pair: costs.PairTimes() for pair in self.pairs}
+        self.times: dict[costs.ModelPair, CallSamples] = {}
 
     def sample(self, seed: int) -> None:
         calls = costs.timed_calls(self.pairs, ProfileSettings().budgets())
@@ -94,16 +95,15 @@ class Retimer:
             self.pool, calls, self.text, repeats=1, temperature=self.temperature, seed=seed
         )
         for pair, times in timed.items():
-            for mine, theirs in (
-                (self.times[pair].draft, times.draft),
-                (self.times[pair].check, times.check),
-            ):
-                for n, values in theirs.items():
-                    mine[n] += values
+            mine = self.times.setdefault(pair, times)
+            if mine is not times:
+                for own, new in ((mine.draft, times.draft), (mine.check, times.check)):
+                    for n, values in new.items():
+                        own.setdefault(n, []).extend(values)
 
     def profile(self, profile: Profile) -> Profile:
         """Return the same rates with the costs timed here."""
-        rows = [costs.entry(pair_times.samples(i, k)) for (i, k), pair_times in self.times.items()]
+        rows = [costs.entry(samples) for samples in self.times.values()]
         measured = self.measured.model_copy(update={"costs": rows})
         temperatures = {**profile.data.temperatures, repr(self.temperature): measured}
         return Profile(profile.data.model_copy(update={"temperatures": temperatures}))

@@ -22,7 +22,7 @@ import common
 import numpy as np
 
 from hierspec.planner.estimates import Estimates, ideal
-from hierspec.planner.plan import LatencyModel
+from hierspec_lab.planning.plans import LatencyModel
 from hierspec_lab.planning.search import plan
 
 

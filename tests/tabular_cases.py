@@ -5,13 +5,17 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import numpy as np
 import torch
 
 from hierspec.core.nodes import Draft, Node, Verify
 from hierspec.core.round import Coroutine
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
+from hierspec.engine.control import Controller
 from hierspec.engine.trace import Tracer, event_of
+from hierspec.exact.interpreter import ExactInterpreter
+from hierspec.exact.output import Rounds, join_rounds
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
@@ -127,3 +131,15 @@ def record_requests(
         event = event_of(request, answer, sequence, committed)
         if event is not None:
             tracer.record(event)
+
+
+def output_law(
+    interpreter: ExactInterpreter,
+    states: Any,
+    horizon: int,
+    cut_at_horizon: bool = False,
+    controller: Controller | None = None,
+) -> np.ndarray:
+    """The law of the first ``horizon`` tokens, [V, …, V], from window states of the root."""
+    rounds = Rounds(interpreter, controller)
+    return join_rounds(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)

@@ -25,7 +25,7 @@ from tiny_models import tiny_model
 import hierspec
 from hierspec import Hierarchy
 from hierspec.exact.certificate import certify_tree
-from hierspec.utils import quiet
+from hierspec.lm.load import quiet_transformers
 
 TASKS = Path("/proc/self/task")
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8, 2, 2, 9, 17, 33]]
@@ -190,12 +190,12 @@ def test_silences_that_overlap_leave_nothing_behind():
     first_is_in, may_end = threading.Event(), threading.Event()
 
     def first():
-        with quiet.quiet_transformers():
+        with quiet_transformers():
             first_is_in.set()
             may_end.wait(10)
 
     def second():
-        with quiet.quiet_transformers(), quiet.no_warnings():
+        with quiet_transformers():
             pass
 
     workers = [threading.Thread(target=work) for work in (first, second)]

@@ -12,7 +12,7 @@ from tabular_cases import chain, models
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Acceptance, Stop, Verifier
-from hierspec.exact import TableDistributions
+from hierspec.exact.tables import TableDistributions
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import (
     excess,

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 from collections.abc import Iterator
+
+log = logging.getLogger(__name__)
 
 
 class HierspecError(ValueError):
@@ -32,6 +35,20 @@ def first_line(error: BaseException) -> str:
 # What a piece of work may fail with, whosever it is: a user's function may exit. Interrupts of the
 # whole process are none of these, and go through.
 FAILURES = (Exception, SystemExit)
+
+
+@contextlib.contextmanager
+def best_effort(work: str) -> Iterator[None]:
+    """Log any failure inside, and go on after it: for work without which what follows is as good.
+
+    Args:
+        work: for the log: ``"closing a file"``.
+    """
+    try:
+        yield
+    except FAILURES as error:
+        with contextlib.suppress(*FAILURES):  # a log that fails, too
+            log.error("%s failed", work, exc_info=error)
 
 
 def as_exception(error: BaseException) -> Exception:

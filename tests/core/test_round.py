@@ -10,8 +10,8 @@ from tabular_cases import FAMILIES, WINDOWS, V, chain, models
 
 from hierspec.core.nodes import Concatenate, Draft, initial_states
 from hierspec.core.windows import EntropyWindow, FixedWindow
-from hierspec.exact import UNLIMITED, ExactInterpreter, longest_proposal
 from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import UNLIMITED, ExactInterpreter, longest_proposal
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.soundness import validate
 

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 from estimate_cases import estimates
-from tabular_cases import V, chain, models
+from tabular_cases import V, chain, models, output_law
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, certify
 from hierspec.config.build import build
@@ -16,9 +16,10 @@ from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, EntropyWindow
 from hierspec.engine.control import label, levels_below, plan_of
-from hierspec.exact import ExactInterpreter, Outcome, model_law, output_law
 from hierspec.exact.cases import JumpingController
 from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import ExactInterpreter, Outcome
+from hierspec.exact.output import model_law
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
 

@@ -11,7 +11,7 @@ from hierspec.core.nodes import initial_states
 from hierspec.core.requests import Propose
 from hierspec.core.round import verified
 from hierspec.engine.trace import JsonLinesTracer, ListTracer
-from hierspec.exact import ExactInterpreter
+from hierspec.exact.interpreter import ExactInterpreter
 
 
 def test_a_wrapped_coroutine_behaves_the_same_and_is_recorded():

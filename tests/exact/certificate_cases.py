@@ -14,14 +14,15 @@ import numpy as np
 import torch
 import wrong_rules as wrong
 from installed import rules
-from tabular_cases import chain
+from tabular_cases import chain, output_law
 
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.engine.control import initial_window_states
-from hierspec.exact import ExactInterpreter, longest_proposal, model_law, output_law
 from hierspec.exact.cases import JumpingController
+from hierspec.exact.interpreter import ExactInterpreter, longest_proposal
+from hierspec.exact.output import model_law
 from hierspec.exact.recording import windows
 from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get

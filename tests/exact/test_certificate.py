@@ -192,7 +192,7 @@ def test_levels_become_nodes():
         {"num_speculative_tokens": 2},
         {"verify": "naive"},
     ]
-    root, vocab, horizon = parse_case({**CASE, "models": models, "levels": levels})
+    root, vocab, horizon, _ = parse_case({**CASE, "models": models, "levels": levels})
     middle = root.below
     assert (vocab, horizon) == (2, None)
     assert (root.rule.name, middle.rule.name, middle.below.rule.name) == (

@@ -26,14 +26,14 @@ from engine_law import engine_law
 from engine_paths import CHUNKS, VERIFYING, Taped, distance, like, patched
 from fakes.tables import Ahead, Device, Single
 from ngram_tables import bigrams
-from tabular_cases import V, chain, models
+from tabular_cases import V, chain, models, output_law
 from tiny_models import save_tiny
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.drafters.prompt_lookup import PromptLookup
-from hierspec.exact import ExactInterpreter, output_law
+from hierspec.exact.interpreter import ExactInterpreter
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel

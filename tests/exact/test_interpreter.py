@@ -8,9 +8,9 @@ from tabular_cases import V, chain, models
 
 from hierspec.core.nodes import initial_states
 from hierspec.core.windows import Counting, EntropyWindow, FixedWindow
-from hierspec.exact import UNLIMITED, ExactInterpreter, interpreter
+from hierspec.exact import interpreter
 from hierspec.exact.certificate import certify_tree
-from hierspec.exact.interpreter import round_numbers
+from hierspec.exact.interpreter import UNLIMITED, ExactInterpreter, round_numbers
 from hierspec.exact.round_law import by_length
 from hierspec.exact.shared_rounds import SharedRounds
 

@@ -24,18 +24,13 @@ from hierspec.cli.rendering.certificate import show
 from hierspec.core.nodes import initial_states
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow
-from hierspec.exact import (
-    UNLIMITED,
-    Continuation,
-    ExactInterpreter,
-    Rounds,
-    certificate,
-    prove,
-    search_reachable,
-)
+from hierspec.exact import certificate
 from hierspec.exact.cases import JumpingController
 from hierspec.exact.certificate import certify, certify_tree
-from hierspec.exact.round_law import by_length, drop_states, to_digits
+from hierspec.exact.interpreter import UNLIMITED, ExactInterpreter
+from hierspec.exact.output import Rounds
+from hierspec.exact.proof import prove, search_reachable
+from hierspec.exact.round_law import Continuation, by_length, drop_states, to_digits
 from hierspec.exact.running_means import ComparingInterpreter, outcomes_by_region
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.tokenwise import Tokenwise

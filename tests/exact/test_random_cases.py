@@ -13,8 +13,8 @@ from tabular_cases import V
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
-from hierspec.exact import longest_proposal
 from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import longest_proposal
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate

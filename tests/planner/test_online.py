@@ -16,10 +16,12 @@ from hierspec.engine.control import label
 from hierspec.exact.certificate import certify_tree
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.acceptance_estimate import (
-    AcceptanceEstimate,
     Evidence,
+    add_tests,
+    fade,
     predict_passes,
     shift_survival,
+    shifts_of,
 )
 from hierspec.planner.online.controller import OnlineController
 
@@ -55,19 +57,19 @@ def test_the_online_controller_is_lossless(rule):
 
 
 def test_belief_moves_with_the_text_and_notices_a_turn():
-    estimate, known = AcceptanceEstimate(), estimates()
+    known = estimates()
     curve = predict_passes(known, 0, 1)
     assert curve[3] == pytest.approx(2.4)
     steady = Evidence()
     for _ in range(30):
-        steady = estimate.add_tests(steady, curve, Counts(1, 4, 4, 0))
-    assert estimate.shifts((steady,))[0] > 0
-    assert estimate.shifts((Evidence(), steady))[0] > 0  # untried pairs follow in part
+        steady = add_tests(steady, curve, Counts(1, 4, 4, 0))
+    assert shifts_of((steady,))[0] > 0
+    assert shifts_of((Evidence(), steady))[0] > 0  # untried pairs follow in part
     turned, drafts = steady, 0
-    while estimate.shifts((turned,))[0] > -4:  # one log-odd below
-        turned, drafts = estimate.add_tests(turned, curve, Counts(1, 4, 0, 1)), drafts + 1
+    while shifts_of((turned,))[0] > -4:  # one log-odd below
+        turned, drafts = add_tests(turned, curve, Counts(1, 4, 0, 1)), drafts + 1
     assert drafts < 12
-    assert estimate.shifts((estimate.fade(steady, 5000.0),)) == (0,)
+    assert shifts_of((fade(steady, 5000.0),)) == (0,)
 
 
 def test_shifted_estimates_stay_survival_curves():

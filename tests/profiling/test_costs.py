@@ -5,7 +5,8 @@ from __future__ import annotations
 from hierspec import TargetConfig
 from hierspec.profiling import costs
 from hierspec.profiling.candidates import load, parse
-from hierspec.profiling.costs import PairTimes, settled
+from hierspec.profiling.costs import settled
+from hierspec.profiling.schema import CallSamples
 
 
 def test_every_pair_and_length_is_timed(family, loaded):
@@ -35,7 +36,7 @@ def test_models_are_put_in_order_of_cost_and_exits_in_order_of_depth(family, loa
 
 
 def test_calls_that_agree_are_timed_no_more():
-    times = PairTimes()
+    times = CallSamples(drafter=0, verifier=1, draft={}, check={})
     assert not settled(times, 4)
     times.check[4], times.draft[4] = [2.0] * 6, [1.0, 1.01, 1.0, 1.02, 1.0, 1.01]
     assert settled(times, 4)

@@ -11,10 +11,10 @@ from profiling_cases import PROMPTS, SMALL, Stop, V, save_model
 from tiny_models import tiny_model
 
 from hierspec import TargetConfig
-from hierspec.planner.search import ALL_VARIATIONS, plan
+from hierspec.planner.search import Variations, plan
 from hierspec.profiling import agreement, costs, rates
 from hierspec.profiling.candidates import load, parse
-from hierspec.profiling.measure import _merge_file, measure
+from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict, load_profile
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.profiling.stages import Stages
@@ -82,7 +82,7 @@ def test_prompt_lookup_alone(family, loaded):
     target = TargetConfig(model=family["target"])
     data = measure(target, [parse("prompt-lookup")], PROMPTS, [0.0], SMALL, loaded=loaded)
     estimates = from_dict(data).estimates(0.0)
-    answer = plan(estimates, variations=ALL_VARIATIONS)
+    answer = plan(estimates, variations=Variations(tail=4, dropped_bonus=True))
     assert len(data["temperatures"]["0.0"]["pairs"][0]["classes"]) == 4  # one for each place
     assert answer.best.ms <= estimates.plain_ms + 1e-9
 
@@ -203,30 +203,6 @@ def test_a_finished_profile_grows_and_stays_usable_meanwhile(family, loaded, tmp
     assert grown["models"] == first["models"]  # the numbers of pairs mean the same models
 
 
-def test_what_another_process_finishes_meanwhile_is_kept(family, loaded, tmp_path):
-    path = tmp_path / "profile.json"
-    request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse(family["draft"])])
-
-    def other(stage, share):
-        if stage == "costs in a long context":
-            measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
-            assert load_profile(path).temperatures == [1.0]
-
-    data = measure(*request, PROMPTS, [0.0], SMALL, path=path, loaded=loaded, report=other)
-    assert load_profile(path).data.to_dict() == data
-    assert set(data["temperatures"]) == {"0.0", "1.0"}
-
-
-def test_an_unfinished_measurement_replaces_no_finished_one(whole, file):
-    mine = {**whole, "unfinished": True, "temperatures": {}}
-    swapped = {**mine, "models": whole["models"][::-1]}
-    assert not _merge_file(swapped, file)
-    assert swapped["temperatures"] == {}
-    assert _merge_file(mine, file)
-    assert mine == load_profile(file).data.to_dict()
-    assert _merge_file({**mine, "request": "another"}, file)
-
-
 def test_models_keep_their_numbers_although_times_have_changed(
     family, loaded, tmp_path, monkeypatch
 ):
@@ -257,7 +233,5 @@ def test_changed_weights_start_anew(family, tmp_path):
     request = (TargetConfig(model=str(folder)), [parse("exit:1")], PROMPTS)
     measure(*request, [0.0], SMALL, path=path)
     save_model(folder, noise=0.1)
-    with pytest.raises(ValueError, match="have changed"):
-        load_profile(path)
     measure(*request, [1.0], SMALL, path=path)
     assert load_profile(path).temperatures == [1.0]

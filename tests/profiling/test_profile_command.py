@@ -13,7 +13,8 @@ from tiny_models import tiny_model
 from hierspec import cli
 from hierspec.planner.estimates import Chain
 from hierspec.profiling import agreement, costs
-from hierspec.profiling.profile import from_dict
+from hierspec.profiling.profile import from_dict, save
+from hierspec.utils.files import locked
 
 pytestmark = needs_lab
 
@@ -159,3 +160,60 @@ def test_an_interrupt_says_how_to_go_on(command, tmp_path, monkeypatch):
     status, _, _ = command("--candidates", "exit:1", "--temperature", "0")
     assert status == 0
     assert cli.run(["plan", str(path)]) == 0
+
+
+def test_a_second_process_is_told_of_the_first(command, family, tmp_path):
+    output = tmp_path / "profile.json"
+    with locked(output, "the profile", "not free"):
+        status, _, error = command("--candidates", "exit:1", output=output)
+    assert status == 2
+    assert "another process is measuring into" in error
+
+
+@pytest.fixture
+def load_valid_profile():
+    """What ``hierspec plan`` reads profiles with."""
+    from hierspec_lab.planning import profiles
+
+    return profiles.load_valid_profile
+
+
+@pytest.mark.parametrize(
+    ("key", "words"),
+    [("processor", "processor was 'abacus'"), ("torch", "torch was 'abacus'"),
+     ("hierspec", "hierspec was 'abacus'"), ("device", "device was 'abacus'")],
+)  # fmt: skip
+def test_profiles_of_other_machines(whole, file, load_valid_profile, key, words):
+    save({**whole, "hardware": {**whole["hardware"], key: "abacus"}}, file)
+    with pytest.raises(ValueError, match=r"add --force") as error:
+        load_valid_profile(file)
+    assert words in str(error.value)
+    assert load_valid_profile(file, force=True).temperatures == [0.0, 1.0]
+
+
+def test_profiles_of_other_weights(whole, file, load_valid_profile):
+    others = [{**model, "weights": "0" * 16 if model["weights"] else None}
+              for model in whole["models"]]  # fmt: skip
+    save({**whole, "models": others}, file)
+    with pytest.raises(ValueError, match=r"the weights of .* have changed"):
+        load_valid_profile(file)
+    load_valid_profile(file, force=True)
+
+
+def test_models_are_found_by_their_names_not_their_owners(whole, file, load_valid_profile):
+    def saved(**changes):
+        named = [model["level"] and "model" in model["level"] for model in whole["models"]]
+        models = [{**model, **changes} if name else model
+                  for model, name in zip(whole["models"], named, strict=True)]  # fmt: skip
+        save({**whole, "models": models}, file)
+
+    saved(owner="draft (float32)")
+    load_valid_profile(file)
+    saved(level={"method": "draft_model", "model": "models/none"})
+    with pytest.raises(ValueError, match="'models/none' not found from here: run from the folder"):
+        load_valid_profile(file)
+
+
+def test_threads_are_a_choice(whole, file, load_valid_profile):
+    save({**whole, "hardware": {**whole["hardware"], "threads": 1000}}, file)
+    load_valid_profile(file)

@@ -170,7 +170,7 @@ def test_what_a_look_up_copies_on_texts():
     drafting = DraftingSettings(places=2, rounds=1, max_budget=2, temperature=0.0)
     *_, scores = agreement.agreements(pool, [text], [3], [len(text)], drafting)
     scores[0].probabilities[1][:] = 1.0
-    lengths, copied = rates._copied(look_up.model, text, scores[0], 2)
+    lengths, copied = agreement.copied(look_up.model, text, scores[0], 2)
     assert copied.sum(1).tolist()[:5] == [0, 2, 2, 2, 1]
     assert (lengths >= copied.sum(1)).all()
     drafts = rates.follow_texts(pool, 0, [], [text], scores, drafting)

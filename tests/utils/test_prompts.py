@@ -9,13 +9,17 @@ import json
 import pytest
 from fakes.tokenizers import bytes_tokenizer
 
+from hierspec.errors import HierspecError
 from hierspec.utils.prompts import (
     apply_chat,
+    has_messages,
+    is_conversation,
     read_ids,
     read_prompt_file,
     read_prompts,
     read_stdin,
     template_variables,
+    validate_messages,
 )
 
 
@@ -188,3 +192,17 @@ def test_what_is_no_variable_of_a_template(name):
         template_variables([name])
     assert template_variables({"documents": []}) == {"documents": []}
     assert template_variables(None) == {}
+
+
+def test_null_counts_as_no_messages():
+    assert has_messages({"messages": []})
+    assert not any(map(has_messages, ({"messages": None}, {}, "messages", 3, None)))
+
+
+def test_python_callers_hand_over_lists_of_messages():
+    said = ({"role": "user", "content": "hi"},)
+    assert is_conversation(said)
+    assert not any(map(is_conversation, ([], "hi", [1], [*said, 1], said[0])))
+    validate_messages(said)
+    with pytest.raises(HierspecError, match=r"messages\[0\]: 'role' is missing; messages are"):
+        validate_messages([{"content": "hi"}])

@@ -22,8 +22,8 @@ from hierspec.core.distributions import DenseDistributions
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.windows import EntropyWindow
-from hierspec.exact import model_law
 from hierspec.exact.certificate import certify_tree
+from hierspec.exact.output import model_law
 from hierspec.verifiers.multi_draft import outcomes, verify_drafts
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate

@@ -14,8 +14,7 @@ from typing import Any, cast
 
 from hierspec.errors import HierspecError
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.conversations import is_conversation
-from hierspec.utils.prompts import apply_chat, template_variables
+from hierspec.utils.prompts import apply_chat, is_conversation, template_variables
 from hierspec.utils.schema import nearest_key, short_repr
 from hierspec.utils.validation import HALF_CHARACTERS
 

@@ -25,8 +25,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from hierspec.core.proposals import Verdict
-from hierspec.errors import FAILURES, HierspecError
-from hierspec.utils.best_effort import best_effort
+from hierspec.errors import FAILURES, HierspecError, best_effort
 
 from .request import DeadlineError, Request, RequestCancelledError
 from .runner import Runner

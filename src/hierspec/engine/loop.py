@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 
 import torch
 
-from hierspec.utils.best_effort import best_effort
+from hierspec.errors import best_effort
 from hierspec.utils.machine import give_back_memory
 
 from .engine import Engine, EngineSettings

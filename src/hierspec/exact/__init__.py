@@ -19,28 +19,3 @@ equal local variables have the same future, so their probabilities are added and
 All drafts that wait for verification at one time are verified as one batch. And window states that
 no window's answers tell apart share a round (:mod:`hierspec.exact.shared_rounds`).
 """
-
-from .bounds import UNLIMITED, longest_proposal, max_order
-from .interpreter import ExactInterpreter, Outcome
-from .output import Rounds, join_rounds, model_law, output_law
-from .proof import LossyRound, prove, search_reachable
-from .round_law import Continuation
-from .tables import Rows, TableDistributions
-
-__all__ = [
-    "UNLIMITED",
-    "Continuation",
-    "ExactInterpreter",
-    "LossyRound",
-    "Outcome",
-    "Rounds",
-    "Rows",
-    "TableDistributions",
-    "join_rounds",
-    "longest_proposal",
-    "max_order",
-    "model_law",
-    "output_law",
-    "prove",
-    "search_reachable",
-]

@@ -106,17 +106,6 @@ def load_case(path: str | Path) -> dict[str, Any]:
     return json_object(text, str(path), "a case")
 
 
-def parse_case(case: Mapping[str, Any]) -> tuple[Verify, int, int | None]:
-    """Turn a case into (the target's node, V, horizon or ``None``)."""
-    parsed = validate(Case, case, "case")
-    models = [_build_table(model, parsed.vocab, i) for i, model in enumerate(parsed.models)]
-    root = _build_root(parsed.levels, models)
-    validate_soundness(
-        root, allow_lossy=True
-    )  # lossy rules may be certified: their distance is printed
-    return root, parsed.vocab, parsed.horizon
-
-
 class JumpingController:
     """A controller that jumps between given plans, for certificates and tests.
 
@@ -147,16 +136,20 @@ class JumpingController:
         return total % len(self.plans)
 
 
-def parse_control(case: Mapping[str, Any], root: Verify) -> JumpingController | None:
-    """Return the controller of a case, or ``None`` if it has none."""
-    plans = validate(Case, case, "case").control
-    if plans is None:
-        return None
-    with errors_in("case.control"):
-        controller = JumpingController(root, plans)
-        for plan in controller.plans:
-            validate_soundness(plan, allow_lossy=True)
-    return controller
+def parse_case(
+    case: Mapping[str, Any],
+) -> tuple[Verify, int, int | None, JumpingController | None]:
+    """Turn a case into (the target's node, V, horizon or ``None``, controller or ``None``)."""
+    parsed = validate(Case, case, "case")
+    models = [_build_table(model, parsed.vocab, i) for i, model in enumerate(parsed.models)]
+    root, controller = _build_root(parsed.levels, models), None
+    validate_soundness(root, allow_lossy=True)  # lossy rules are certified: as what they are
+    if parsed.control is not None:
+        with errors_in("case.control"):
+            controller = JumpingController(root, parsed.control)
+            for plan in controller.plans:
+                validate_soundness(plan, allow_lossy=True)
+    return root, parsed.vocab, parsed.horizon, controller
 
 
 def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:

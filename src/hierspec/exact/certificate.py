@@ -25,9 +25,8 @@ from hierspec.engine.control import Controller, initial_window_states
 from hierspec.errors import HierspecError
 from hierspec.verifiers.formulas import total_variation
 
-from .bounds import UNLIMITED, longest_proposal
-from .cases import load_case, parse_case, parse_control
-from .interpreter import ExactInterpreter
+from .cases import load_case, parse_case
+from .interpreter import UNLIMITED, ExactInterpreter, longest_proposal
 from .output import Rounds, join_rounds, model_law
 from .proof import Examination, LossyRound, prove, search_reachable
 from .round_law import Continuation
@@ -124,8 +123,8 @@ def certify(case: Mapping[str, Any]) -> Certificate:
         HierspecError: the case is malformed, or its hierarchy is unsound for a reason that is
             clear without enumeration; the message names it and the fix.
     """
-    root, vocab, horizon = parse_case(case)
-    return certify_tree(root, vocab, horizon, controller=parse_control(case, root))
+    root, vocab, horizon, controller = parse_case(case)
+    return certify_tree(root, vocab, horizon, controller=controller)
 
 
 def certify_tree(

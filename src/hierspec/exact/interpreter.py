@@ -8,16 +8,17 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.core.nodes import Draft, Node, Verify, walk
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, NodeRequest, Propose, Row
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.core.windows import State
 from hierspec.verifiers.acceptance import drawn_row
 
-from .bounds import UNLIMITED, max_order, sufficient_limit
 from .checking import Verdicts, combine_drafts, verdicts
 from .tables import ModelRows, Rows, TableDistributions, normalise
+
+UNLIMITED = 1 << 30  # a limit that no proposal reaches
 
 
 @dataclass(slots=True)
@@ -218,6 +219,40 @@ class ExactInterpreter:
 
     def _recent(self, node: Node, context: tuple[int, ...]) -> tuple[int, ...]:
         return context[max(len(context) - self._max_orders[node], 0) :]
+
+
+# --- when two contexts, or two limits, have the same future
+
+
+def max_order(node: Node) -> int:
+    """Return the largest Markov order of the models at and below ``node``."""
+    return max(n.model.order for n in walk(node) if not isinstance(n, Concatenate))
+
+
+def longest_proposal(node: Node | None) -> int:
+    """Return the most tokens that ``node`` can hand up in one proposal."""
+    if node is None:
+        return 0
+    if isinstance(node, Draft):
+        return node.budget
+    if isinstance(node, Concatenate):
+        return node.repeat * sum(longest_proposal(part) for part in node.parts)
+    if node.exact_length:
+        return node.budget
+    below = longest_proposal(node.below)
+    return node.budget - 1 + (below + 1 if node.bonus else max(below, 1))
+
+
+def sufficient_limit(node: Node | None) -> int:
+    """Return a limit on tokens large enough that it never changes a proposal of ``node``."""
+    if node is None:
+        return 0
+    if isinstance(node, Draft):
+        return node.budget
+    if isinstance(node, Concatenate):
+        return node.repeat * sum(sufficient_limit(part) for part in node.parts)
+    # The last round of a verifier starts from budget − 1 tokens.
+    return node.budget + sufficient_limit(node.below)
 
 
 # --- suspended coroutines as values: replayed from answers, and compared

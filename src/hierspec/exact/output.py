@@ -13,38 +13,23 @@ import numpy as np
 from hierspec.core.proposals import States
 from hierspec.engine.control import Controller, label, round_report
 
-from .bounds import UNLIMITED, max_order, sufficient_limit
-from .interpreter import ExactInterpreter
+from .interpreter import UNLIMITED, ExactInterpreter, max_order, sufficient_limit
 from .recording import is_running, windows
 from .round_law import by_length, to_digits
 from .shared_rounds import SharedRounds
 from .tables import next_token_distribution
 
 
-def output_law(
-    interpreter: ExactInterpreter,
-    states: States,
-    horizon: int,
-    cut_at_horizon: bool = False,
-    controller: Controller | None = None,
+def join_rounds(
+    rounds: Rounds, start: Any, horizon: int, cut_at_horizon: bool = False
 ) -> np.ndarray:
     """Return the law of the first ``horizon`` tokens, rounds repeated → [V, …, V] float64.
 
     Args:
-        states: of the windows at the start (:func:`hierspec.core.nodes.initial_states`).
+        start: the state before the first round (:meth:`Rounds.initial`).
         cut_at_horizon: limit every round to the remaining tokens, as a generation of ``horizon``
             new tokens does, instead of letting it run over the end.
-        controller: chooses each round's plan; ``states`` are then of its root, and its plans are
-            run by interpreters of the type of ``interpreter``.
     """
-    rounds = Rounds(interpreter, controller)
-    return join_rounds(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)
-
-
-def join_rounds(
-    rounds: Rounds, start: Any, horizon: int, cut_at_horizon: bool = False
-) -> np.ndarray:
-    """Compute :func:`output_law` of these rounds from the state ``start``."""
     V, H = rounds.vocab_size, horizon
     law = np.zeros(V**H)
     # By length and state: for every text, the probability that a round ends with exactly it.

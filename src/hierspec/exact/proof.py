@@ -19,7 +19,7 @@ import numpy as np
 from hierspec.core.proposals import States
 from hierspec.core.windows import Counting, EntropyWindow, StatelessWindow
 
-from .bounds import UNLIMITED
+from .interpreter import UNLIMITED
 from .output import Rounds
 from .recording import is_running, windows
 from .round_law import Continuation, by_length, drop_states, last_tokens, to_digits

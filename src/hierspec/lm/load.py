@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import contextlib
+import threading
+import warnings
+from collections.abc import Callable, Generator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,7 +15,6 @@ import torch
 from hierspec.errors import HierspecError, first_line
 from hierspec.utils.files import expand_user
 from hierspec.utils.plugins import load_entry_point
-from hierspec.utils.quiet import quiet_transformers
 
 from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
@@ -31,6 +33,8 @@ from .weights import (
 
 BACKENDS = ("auto", "lean", "hf", "deterministic")
 DTYPES = (torch.float32, torch.bfloat16, torch.float16, torch.float64)
+# Of two threads that overlap, the second would save what the first has set, and leave that behind.
+_quiet = threading.RLock()
 
 
 def load(
@@ -112,6 +116,26 @@ def wrap(model: Any, name: str, backend: str = "auto", free_model: bool = False)
             f"run there: {taken.reason}; leave deterministic out"
         )
     return taken.backend or _hf_backend(model, name)
+
+
+@contextlib.contextmanager
+def quiet_transformers() -> Generator[None]:
+    """Turn off the progress bars, reports and warnings of transformers: only the command line
+    writes to the terminal."""
+    from transformers.utils import logging
+
+    logger = logging.get_logger()  # the library's own, configured
+    with _quiet, warnings.catch_warnings():
+        level, bars = logger.level, logging.is_progress_bar_enabled()
+        logging.set_verbosity_error()
+        # Not by disable_progress_bar, which also changes huggingface_hub's bars.
+        setattr(logging, "_tqdm_active", False)  # noqa: B010
+        warnings.simplefilter("ignore", FutureWarning)
+        try:
+            yield
+        finally:
+            logger.setLevel(level)
+            setattr(logging, "_tqdm_active", bars)  # noqa: B010
 
 
 def _hf_backend(model: Any, name: str) -> Backend:

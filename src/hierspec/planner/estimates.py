@@ -53,11 +53,6 @@ class Chain:
             raise HierspecError(f"the {self.order} order takes three models and nothing else")
 
     @property
-    def levels(self) -> tuple[int, ...]:
-        """The same as ``models``, under its name in a plan's JSON."""
-        return self.models
-
-    @property
     def plain(self) -> bool:
         return len(self.models) == 1
 

@@ -3,13 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Literal, get_args
+from typing import Any
 
 from .estimates import Chain, Estimates
 from .latency import Latency
-
-LatencyModel = Literal["exact", "corollary"]
-LATENCY_MODELS: tuple[LatencyModel, ...] = get_args(LatencyModel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,13 +23,11 @@ class PricedChain:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Plan:
-    """The best chain, its runners-up, and a lower bound for all chains.
+    """The best chain and its runners-up.
 
     Attributes:
         best: may be plain decoding: then speculation does not pay.
         runners_up: other chains, best first; no two of the same levels.
-        lower_bound: milliseconds a token that no chain of these models can go below.
-        latency_model: ``"exact"`` (overshoot handed up) or ``"corollary"`` (P1's formula).
         stacked: the best priced chain of three levels or more, if ``best`` has fewer; ``None``:
             ``best`` has three or more, or no such chain is possible.
     """
@@ -40,9 +35,6 @@ class Plan:
     estimates: Estimates
     best: PricedChain
     runners_up: tuple[PricedChain, ...]
-    lower_bound: float
-    search_seconds: float
-    latency_model: LatencyModel = "exact"
     stacked: PricedChain | None = None
 
     @property
@@ -60,22 +52,18 @@ class Plan:
         return self.estimates.plain_ms / self.best.ms
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the object that ``plan --json`` prints; latencies in the costs' unit (ms)."""
+        """Return a JSON object; latencies in the costs' unit (ms)."""
         return {
             "schema_version": 1,
-            **self.choice_to_dict(self.best),
+            **self._choice_to_dict(self.best),
             "speculate": not self.best.chain.plain,
             "plain_latency": self.estimates.plain_ms,
-            "lower_bound": self.lower_bound,
-            "latency_model": self.latency_model,
-            "search_seconds": self.search_seconds,
             "priors": list(self.estimates.priors),
-            "three_levels": None if self.stacked is None else self.choice_to_dict(self.stacked),
-            "runners_up": [self.choice_to_dict(choice) for choice in self.runners_up],
+            "three_levels": None if self.stacked is None else self._choice_to_dict(self.stacked),
+            "runners_up": [self._choice_to_dict(choice) for choice in self.runners_up],
         }
 
-    def choice_to_dict(self, choice: PricedChain) -> dict[str, Any]:
-        """Return the JSON object of one chain."""
+    def _choice_to_dict(self, choice: PricedChain) -> dict[str, Any]:
         chain, latency = choice.chain, choice.latency
         total = latency.ms_per_token
         return {

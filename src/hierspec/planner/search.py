@@ -1,32 +1,27 @@
 """The search for the hierarchy that serves a token fastest, plain decoding included.
 
 A local search follows the best of some starts, changing budgets, then levels, as long as that
-pays: plain decoding, the chain that attains the lower bound, the best single drafters. P1's formula
-has a dynamic program that is certain of its optimum; under the exact model, where drafts have a
-distribution of lengths, its plans are starts like these, and lead to no faster plan (MATH §4).
+pays: plain decoding, the chain whose levels each are the cheapest, the best single drafters.
 """
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import combinations, pairwise
 
-from hierspec.errors import HierspecError
-
-from .bound import lower_bound
-from .concatenations import concatenations
+from .cheapest import cheapest_chain
 from .estimates import Chain, Estimates
 from .latency import Latency, PriceCache, latency
-from .plan import LatencyModel, Plan, PricedChain
+from .plan import Plan, PricedChain
 
 _STARTS = 12  # of each kind; the local search follows the best few
 _INCUMBENTS = 3  # starts that are followed to the end
 _TRIALS = 6  # sets of levels whose budgets are adapted before a change of levels is judged
 _STEPS = (-2, -1, 1, 2)
 _BETTER = 1.0 - 1e-12  # a change must beat rounding
+_TOP = 5  # hierarchies reported: the best, and runners-up of other levels
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,104 +32,40 @@ class Variations:
         tail: most tokens of the smallest model that a middle level may append to what it hands up
             (P1's horizontal heuristic).
         dropped_bonus: whether middle levels may drop their bonus token.
-        orders: whether P2's interleaved and horizontal concatenations are tried.
     """
 
     tail: int = 0
     dropped_bonus: bool = False
-    orders: bool = False
 
 
 NO_VARIATIONS = Variations()
-ALL_VARIATIONS = Variations(tail=4, dropped_bonus=True, orders=True)
 
 
-def plan(
-    estimates: Estimates,
-    *,
-    max_models: int | None = None,
-    memory: int | None = None,
-    top: int = 5,
-    variations: Variations = NO_VARIATIONS,
-    starts: Iterable[Chain] = (),
-) -> Plan:
+def plan(estimates: Estimates, *, variations: Variations = NO_VARIATIONS) -> Plan:
     """Search for the fastest hierarchy, plain decoding included.
 
     Args:
-        max_models: most models, the target included.
-        memory: most bytes of weights (:meth:`Estimates.bytes`).
-        top: hierarchies to report: the best, and ``top - 1`` runners-up of other levels.
         variations: options beyond levels and budgets.
-        starts: further chains to follow, best first.
-
-    Raises:
-        HierspecError: an option makes no sense, or the target alone exceeds the memory.
     """
-    began = time.perf_counter()
-    validate_limits(estimates, max_models, memory, top)
-    space = Space(estimates, max_models, memory, variations)
-    ranking = _rank_by_search(space, starts, top)
-    bound = lower_bound(
-        estimates,
-        max_models=max_models,
-        usable=space.usable,
-        tail=variations.tail,
-        orders=variations.orders,
-        dropped_bonus=variations.dropped_bonus,
-    )
-    return plan_from(estimates, ranking, top, bound.ms, began)
+    space = Space(estimates, variations)
+    return plan_from(estimates, rank(PriceCache(estimates), space, [cheapest_chain(estimates)]))
 
 
 def plan_from(
     estimates: Estimates,
     ranking: Sequence[Chain],
-    top: int,
-    bound_ms: float,
-    began: float,
-    latency_model: LatencyModel = "exact",
+    top: int = _TOP,
     price: Callable[[Estimates, Chain], Latency] = latency,
 ) -> Plan:
-    """Return the plan of a ranking of chains, best first.
-
-    Args:
-        began: when the search began, by :func:`time.perf_counter`.
-    """
+    """Return the plan of a ranking of chains, best first."""
     choices = [
         PricedChain(chain, price(estimates, chain)) for chain in distinct_levels(ranking, top)
     ]
     best, *runners_up = sorted(choices, key=lambda choice: (choice.ms, len(choice.chain.models)))
     stacked = next((chain for chain in ranking if len(chain.models) > 2), None)
-    if len(best.chain.models) > 2:
-        stacked = None
-    return Plan(
-        estimates=estimates,
-        best=best,
-        runners_up=tuple(runners_up),
-        # Attained up to rounding, which must not put the bound above the plan.
-        lower_bound=best.ms if 0.0 < bound_ms - best.ms < 1e-9 * best.ms else bound_ms,
-        search_seconds=time.perf_counter() - began,
-        latency_model=latency_model,
-        stacked=None if stacked is None else PricedChain(stacked, price(estimates, stacked)),
-    )
-
-
-def validate_limits(
-    estimates: Estimates, max_models: int | None, memory: int | None, top: int = 1
-) -> None:
-    """Refuse limits that make no sense, or leave not even the target."""
-    if top < 1:
-        raise HierspecError("top must be at least 1 (the best plan)")
-    if max_models is not None and max_models < 1:
-        raise HierspecError("max_models counts the target as well, so it must be at least 1")
-    if memory is None:
-        return
-    if not estimates.owners:
-        raise HierspecError("a memory budget needs the sizes of the models: add memory_bytes")
-    if (needed := estimates.bytes([estimates.target])) > memory:
-        raise HierspecError(
-            f"the target alone needs {needed} bytes: a memory budget of {memory} leaves nothing to "
-            "choose from"
-        )
+    if len(best.chain.models) > 2 or stacked is None:
+        return Plan(estimates, best, tuple(runners_up))
+    return Plan(estimates, best, tuple(runners_up), PricedChain(stacked, price(estimates, stacked)))
 
 
 @dataclass(frozen=True)
@@ -142,15 +73,12 @@ class Space:
     """The chains that may be chosen."""
 
     estimates: Estimates
-    max_models: int | None = None
-    memory: int | None = None
     variations: Variations = NO_VARIATIONS
 
     @cached_property
     def usable(self) -> tuple[int, ...]:
-        """Drafters that fit beside the target."""
-        target = self.estimates.target
-        return tuple(i for i in range(target) if self.fit_memory((i, target)))
+        """The drafters."""
+        return tuple(range(self.estimates.target))
 
     @cached_property
     def budgets(self) -> range:
@@ -161,16 +89,10 @@ class Space:
         """A few budgets to try a new level with, denser where small."""
         return tuple(b for b in (1, 2, 3, 4, 6, 8, 11, 15, 21, 30) if b in self.budgets)
 
-    def fit_memory(self, models: Sequence[int]) -> bool:
-        return self.memory is None or self.estimates.bytes(models) <= self.memory
-
     def can_stack(self, models: Sequence[int]) -> bool:
         """Return whether these models can be stacked; who stops by itself cannot verify."""
-        return (
-            (self.max_models is None or len(models) <= self.max_models)
-            and all(self.estimates.can_draft(i, k) for i, k in pairwise(models))
-            and not any(self.estimates.stops_by_itself(i) for i in models[1:-1])
-            and self.fit_memory(models)
+        return all(self.estimates.can_draft(i, k) for i, k in pairwise(models)) and not any(
+            self.estimates.stops_by_itself(i) for i in models[1:-1]
         )
 
     def contains(self, chain: Chain) -> bool:
@@ -259,25 +181,21 @@ def _allowed(space: Space, models: tuple[int, ...], budgets: tuple[int, ...]) ->
         yield Chain(models, budgets)
 
 
-def _rank_by_search(space: Space, further: Iterable[Chain], top: int) -> list[Chain]:
-    estimates, prices = space.estimates, PriceCache(space.estimates)
-    target = estimates.target
+def rank(prices: PriceCache, space: Space, starts: Iterable[Chain], top: int = _TOP) -> list[Chain]:
+    """Return all chains that the search has priced, best first.
+
+    Args:
+        starts: beside plain decoding and single drafters.
+        top: how many of the best, each of other levels, get their best budgets.
+    """
+    target = space.estimates.target
     singles = [
         Chain((i, target), (budget,))
         for i in space.usable
         if space.can_stack((i, target))
         for budget in space.budgets
     ]
-    bound = lower_bound(
-        estimates, max_models=space.max_models, usable=space.usable, dropped_bonus=False
-    )
-    starts = [Chain((target,)), bound.chain, *_best_chains(prices, singles, _STARTS)]
-    search(prices, space, starts + distinct_levels(further, _STARTS))
-    if space.variations.orders and (space.max_models is None or space.max_models >= 3):
-        found = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
-        concatenated = [chain for _, chain in found if space.fit_memory(chain.models)][:_STARTS]
-        prices.price(concatenated)
-        polish(prices, space, [chain for chain in concatenated if chain.order == "horizontal"])
+    search(prices, space, [Chain((target,)), *starts, *_best_chains(prices, singles, _STARTS)])
     if top > 1:  # runners-up deserve their best budgets too
         leaders = distinct_levels(_rank_priced(prices), 2 * top)
         polish(prices, space, [c for c in leaders if c.order == "chain" and not c.plain])

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
-from typing import Any
 
 import numpy as np
 
@@ -136,7 +135,7 @@ def agreements(
             if member.scores:
                 easy[:, i] = scores.overlaps[i, target]
             else:
-                easy[:, i] = _lookup_hits(member.model, text, scores.start, scores.stop)
+                easy[:, i] = copied(member.model, text, scores, 1)[1][:, 0]
     return sums, ease, found
 
 
@@ -205,17 +204,20 @@ def classes(ease: Sequence[np.ndarray], drafting: DraftingSettings, count: int) 
     return [[next(numbers) for _ in places] for places in positions]
 
 
-def _lookup_hits(lookup: Any, text: Sequence[int], start: int, stop: int) -> list[bool]:
-    """Return at each position whether a look-up would have proposed the token there.
-
-    Drafters that read the target's last check have nothing to propose on unchecked text.
-    """
-    if not isinstance(lookup, LookUp):
-        return [False] * (stop - start)
-    index = lookup.open()
-    out = [
-        lookup.propose(Context(text[:position]), 1, index) == (text[position],)
-        for position in range(start, stop)
-    ]
-    lookup.close(index)
-    return out
+def copied(
+    look_up: LookUp, text: Sequence[int], scores: TextScores, size: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return what a look-up proposes at each position: how many tokens, [positions], and which of
+    them are the text's, with all before them, [positions, size]."""
+    lengths = np.zeros(scores.count, dtype=int)
+    equal = np.zeros((scores.count, size), dtype=bool)
+    index = look_up.open()
+    for number, start in enumerate(range(scores.start, scores.stop)):
+        draft = look_up.propose(Context(text[:start]), size, index)
+        lengths[number] = len(draft)
+        for place, (token, own) in enumerate(zip(draft, text[start : scores.stop], strict=False)):
+            if token != own:
+                break
+            equal[number, place] = True
+    look_up.close(index)
+    return lengths, equal

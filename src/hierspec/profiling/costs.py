@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import random
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
@@ -47,7 +45,6 @@ TOKENS = 12  # generated to measure what a token costs outside the rounds
 
 ModelPair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
 TimedCall = tuple[int | None, int, int]  # the same, and the length of the draft
-CallTimes = dict[int, list[float]]  # number of tokens → milliseconds of each call
 
 
 def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> float:
@@ -80,29 +77,6 @@ class _RoundSeconds(Observer):
 
     def on_round_end(self, sequences: Sequence[LiveSequence], verdicts: Sequence[Verdict]) -> None:
         self.seconds += time.perf_counter() - self._began
-
-
-@dataclass(slots=True, eq=False)
-class PairTimes:
-    """Milliseconds of a pair's calls, by length of the draft.
-
-    Attributes:
-        draft: the drafter's, for n tokens, beginning right after the verifier's call.
-        check: the verifier's, on n tokens, with the engine's own work in the round.
-    """
-
-    draft: CallTimes = field(default_factory=lambda: defaultdict(list))
-    check: CallTimes = field(default_factory=lambda: defaultdict(list))
-
-    def samples(self, drafter: int | None, verifier: int) -> CallSamples:
-        """Return all times, as they are kept until they have been summed up."""
-        draft, check = dict(self.draft), dict(self.check)
-        return CallSamples(drafter=drafter, verifier=verifier, draft=draft, check=check)
-
-    def add(self, samples: CallSamples) -> None:
-        for own, new in ((self.draft, samples.draft), (self.check, samples.check)):
-            for n, times in new.items():
-                own[n] += times
 
 
 def entry(samples: CallSamples) -> MeasuredCost:
@@ -154,7 +128,7 @@ class PairTimer:
     def close(self) -> None:
         self.sequence.close()
 
-    def turn(self, drafter: int | None, verifier: int, budget: int, times: PairTimes) -> None:
+    def turn(self, drafter: int | None, verifier: int, budget: int, times: CallSamples) -> None:
         """Time a few rounds of a pair, after one that warms the processor's caches for it.
 
         Calls that a GPU records are recorded before, at the first turn.
@@ -181,9 +155,9 @@ class PairTimer:
                 continue
             for check, tokens, seconds in clock.calls:
                 if check:
-                    times.check[tokens].append(1e3 * (seconds + overhead))
+                    times.check.setdefault(tokens, []).append(1e3 * (seconds + overhead))
                 else:
-                    times.draft[tokens].append(1e3 * seconds)
+                    times.draft.setdefault(tokens, []).append(1e3 * seconds)
         # Caches too: those left from this turn would spare the next one its work.
         rewind(sequence, self.base)
 
@@ -208,7 +182,7 @@ def time_calls(
     seed: int = 0,
     known: Iterable[CallSamples] = (),
     on_call: Callable[[TimedCall], None] = lambda call: None,
-) -> dict[ModelPair, PairTimes]:
+) -> dict[ModelPair, CallSamples]:
     """Time all calls, in a new random order per repetition, until they have settled.
 
     A pair ``(None, k)`` is model k called without a draft: plain decoding by it.
@@ -217,9 +191,9 @@ def time_calls(
         known: samples of these pairs from before, which count.
     """
     calls = list(calls)
-    times = {(i, k): PairTimes() for i, k, _ in calls}
+    times = {(i, k): CallSamples(drafter=i, verifier=k, draft={}, check={}) for i, k, _ in calls}
     for samples in known:
-        times[samples.drafter, samples.verifier].add(samples)
+        times[samples.drafter, samples.verifier] = samples.model_copy(deep=True)
     shuffle = random.Random(seed)
     timer = PairTimer(pool, tokens, temperature, seed)
     try:
@@ -234,7 +208,7 @@ def time_calls(
     return times
 
 
-def settled(times: PairTimes, budget: int) -> bool:
+def settled(times: CallSamples, budget: int) -> bool:
     """Return whether the medians of a pair's calls at a budget are known to a few percent."""
     check, draft = times.check.get(budget, []), times.draft.get(budget, [])
     kinds = (check, draft) if budget else (check,)

@@ -98,7 +98,7 @@ def measure(
     stages: dict[str, Any] = data.setdefault("stages", {})
 
     def keep() -> None:
-        if path is not None and _merge_file(data, path):
+        if path is not None:
             save(data, path)
 
     def stage(prefix: str, name: str, shape: type[T], work: Callable[[], T]) -> T:
@@ -115,8 +115,6 @@ def measure(
     for number, temperature in enumerate(todo):
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
-        if label in data["temperatures"]:  # :func:`_merge_file` may have added it
-            continue
         for measured in run.measure(temperature, partial(stage, f"{label} ")):
             known = {"temperatures": {label: measured.to_dict()}, "unfinished": False}
             so_far(from_dict({**data, **known}))
@@ -134,10 +132,9 @@ def measure(
 
 
 def _order_models(run: Stages, data: dict[str, Any], stage: RunStage) -> None:
-    ms, pool = [], run.pool
+    pool = run.pool
     if "models" not in data:
         ms = stage("alone", list[float], lambda: costs.single_calls(pool, run.prompts[0], 0.0))
-    if "models" not in data:  # :func:`_merge_file` may have added them
         order = costs.order(pool, ms)
         run.pool = pool.ordered(order)
         models = [_measured_model(run.pool, i, ms[n]) for i, n in enumerate(order)]
@@ -162,22 +159,6 @@ def _measured_model(pool: CandidatePool, number: int, call_ms: float) -> Measure
         weights=fingerprint.compute(member.files) if has_files else None,
         call_ms=round(call_ms, 5),
     )
-
-
-def _merge_file(data: dict[str, Any], path: Path) -> bool:
-    """Add what another process wrote to the file; return whether the file may be replaced."""
-    saved = _read_started(path, data["request"])
-    if saved is None or "models" not in saved:
-        return True
-    data.setdefault("models", saved["models"])
-    data.setdefault("memory", saved["memory"])
-    own_names, saved_names = ([model["name"] for model in d["models"]] for d in (data, saved))
-    if own_names != saved_names:  # in another order, so pairs have other numbers
-        return "unfinished" in saved or "unfinished" not in data
-    data["temperatures"] = {**saved["temperatures"], **data["temperatures"]}
-    if "unfinished" not in saved:
-        data.pop("unfinished", None)
-    return True
 
 
 def _read_started(path: Path | None, request: str) -> dict[str, Any] | None:

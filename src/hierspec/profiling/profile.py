@@ -1,4 +1,4 @@
-"""The profile file: written, read, and checked to be valid on this machine.
+"""The profile file: written and read.
 
 One JSON object; ``docs/profiles.md`` describes it and :mod:`.schema` declares it. Measurements are
 kept per temperature, so a profile grows when it is measured at another one.
@@ -12,12 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast, get_args
 
-from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
-from hierspec.utils import machine, schema
-from hierspec.utils.files import write_atomically
-from hierspec.zoo import fingerprint
+from hierspec.utils import schema
+from hierspec.utils.files import read_text, write_atomically
 
 from .estimates import estimates
 from .schema import (
@@ -123,27 +121,14 @@ class Profile:
         return chain.levels_below(level, concatenate)
 
 
-def load_profile(path: str | Path, force: bool = False) -> Profile:
-    """Read a profile, and check that it is valid here.
-
-    Args:
-        force: use it although hardware, versions or weights differ.
+def load_profile(path: str | Path) -> Profile:
+    """Read a profile.
 
     Raises:
-        HierspecError: no such file, not a profile, or measured elsewhere; says what differs.
+        HierspecError: no such file, or not a profile.
     """
-    try:
-        body = Path(path).read_bytes()
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or error
-        raise HierspecError(f"cannot read the profile {str(path)!r}: {reason}") from None
-    profile = from_dict(schema.parse_json(body, str(path)), str(path))
-    if not force and (reasons := stale(profile)):
-        raise HierspecError(
-            f"{path} was measured under other conditions ({'; '.join(reasons)}): measure it again "
-            "with hierspec profile, or add --force"
-        )
-    return profile
+    text = read_text(Path(path), DESCRIPTION)
+    return from_dict(schema.parse_json(text, str(path)), str(path))
 
 
 def from_dict(data: Any, name: str = "profile") -> Profile:
@@ -167,44 +152,6 @@ def from_dict(data: Any, name: str = "profile") -> Profile:
         raise HierspecError(
             f"{name} is damaged: {error}; measure it again with hierspec profile"
         ) from None
-
-
-def stale(profile: Profile) -> list[str]:
-    """Return why a profile is not valid here: hardware, versions or weights; [] if it is.
-
-    The number of threads is a choice, like the data type, and no reason.
-    """
-    measured, target = profile.data.hardware, profile.data.target_config
-    name = "cpu"
-    if measured.get("device") != "cpu":
-        name = target.device.replace("auto", "cuda")
-    try:
-        device = machine.device(name)
-    except HierspecError:
-        return [f"device was {measured.get('device')!r}, here there is none"]
-    hardware = {k: v for k, v in machine.hardware(device).items() if k != "threads"}
-    reasons = [
-        f"{key} was {measured.get(key)!r}, here it is {value!r}"
-        for key, value in hardware.items()
-        if measured.get(key) != value
-    ]
-    for model in profile.models:
-        source = _source(model, target)
-        if not model.weights or fingerprint.matches(source, model.weights):
-            continue
-        if fingerprint.is_local(source):
-            reasons.append(f"the weights of {source!r} have changed")
-        else:
-            reasons.append(
-                f"{source!r} not found from here: run from the folder where it was measured"
-            )
-        break
-    return reasons
-
-
-def _source(model: MeasuredModel, target: TargetConfig) -> str:
-    """Return where a model's files are, which the name of a copy in fewer bits does not say."""
-    return model.config.files_on(target.model) if model.config else model.owner
 
 
 def save(data: Mapping[str, Any], path: Path) -> None:

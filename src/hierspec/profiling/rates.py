@@ -16,13 +16,12 @@ import numpy as np
 from hierspec.core.context import Context
 from hierspec.core.distributions import Distributions
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.drafters.base import LookUp
 from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.verifiers.formulas import capped_ratio, prefix_weights
 
-from .agreement import TextScores
+from .agreement import TextScores, copied
 from .candidates import CandidatePool
 from .rounds import (
     DraftingSettings,
@@ -174,8 +173,8 @@ def follow_texts(
             lengths = np.full(found.count, size)
             ratios = _windows(found.probabilities[drafter] / p, size)
         else:
-            lengths, copied = _copied(member.model, text, found, size)
-            ratios = copied.astype(float)
+            lengths, equal = copied(member.model, text, found, size)
+            ratios = equal.astype(float)
         capped = np.minimum(ratios, 1.0)
         rows = {target: (_starting(capped.cumprod(1)), _starting(_least_products(ratios)))}
         for k in above:
@@ -215,25 +214,6 @@ def _starting(curves: np.ndarray) -> np.ndarray:
 def _least_products(ratios: np.ndarray) -> np.ndarray:
     """Return the least product of the first ratios so far, at most 1, [N, M]."""
     return np.minimum(np.minimum.accumulate(ratios.cumprod(1), axis=1), 1.0)
-
-
-def _copied(
-    look_up: LookUp, text: Sequence[int], scores: TextScores, size: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return what a look-up proposes at each position: how many tokens, [positions], and which of
-    them are the text's, with all before them, [positions, size]."""
-    lengths = np.zeros(scores.count, dtype=int)
-    copied = np.zeros((scores.count, size), dtype=bool)
-    index = look_up.open()
-    for number, start in enumerate(range(scores.start, scores.stop)):
-        draft = look_up.propose(Context(text[:start]), size, index)
-        lengths[number] = len(draft)
-        for place, (token, own) in enumerate(zip(draft, text[start : scores.stop], strict=False)):
-            if token != own:
-                break
-            copied[number, place] = True
-    look_up.close(index)
-    return lengths, copied
 
 
 def _has_ended(sequence: LiveSequence, start: int, drafting: DraftingSettings) -> bool:

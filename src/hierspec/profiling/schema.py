@@ -137,7 +137,12 @@ class MeasuredCost(FrozenRecord):
 
 
 class CallSamples(FrozenRecord):
-    """Milliseconds of each of a pair's calls by number of tokens, while they are being timed."""
+    """Milliseconds of each of a pair's calls by number of tokens, while they are being timed.
+
+    Attributes:
+        draft: the drafter's, for n tokens, beginning right after the verifier's call.
+        check: the verifier's, on n tokens, with the engine's own work in the round.
+    """
 
     drafter: Integer | None
     verifier: Integer

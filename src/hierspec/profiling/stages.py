@@ -365,7 +365,7 @@ class Stages:
                 known=known,
                 on_call=advance,
             )
-            return [pair_times.samples(*pair) for pair, pair_times in times.items()]
+            return list(times.values())
 
         for number in range(settings.repeats):
             spent = time.perf_counter() - began
@@ -425,7 +425,7 @@ def _drafts_of(name: str) -> str:
     return f"drafts of {name}"
 
 
-def _checks(times: Mapping[costs.ModelPair, costs.PairTimes]) -> dict[costs.ModelPair, Any]:
+def _checks(times: Mapping[costs.ModelPair, CallSamples]) -> dict[costs.ModelPair, Any]:
     return {pair: found.check for pair, found in times.items()}
 
 

@@ -17,8 +17,7 @@ from hierspec.engine.loop import EngineLoop
 from hierspec.engine.request import Progress, Request
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.runner import ServingRunner
-from hierspec.errors import HierspecError
-from hierspec.utils.best_effort import best_effort
+from hierspec.errors import HierspecError, best_effort
 from hierspec.utils.files import json_digest, without_folders
 
 from .grammar import Grammars

@@ -1,4 +1,4 @@
-"""Prompts from files and standard input, and chat templates.
+"""Prompts from files and standard input, conversations, and chat templates.
 
 ``.jsonl`` and ``.ndjson`` hold one prompt a line: a JSON string, or an object with ``prompt``,
 ``turns`` (the first is used), ``question`` or ``text``, looked up in that order; where
@@ -17,19 +17,56 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Any, TypeVar, cast
+from typing import Annotated, Any, NotRequired, TypeVar, cast
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, ConfigDict, Field, with_config
 from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
 
-from .conversations import Conversation, has_messages, validate_messages
 from .files import decode_utf8, read_bytes
 from .json_lines import is_json_lines, parse_lines
 from .schema import Expected, Integer, short_repr, validate
 
 T = TypeVar("T")
+MESSAGES_FORM = (
+    'messages are [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]'
+)
+
+
+@with_config(ConfigDict(extra="allow"))
+class ConversationMessage(TypedDict):
+    """A message as chat templates take it, who said what; further keys are for the template, too.
+
+    Attributes:
+        content: a text, or what else the template reads: a list of parts, an object that a tool
+            returned, null beside ``tool_calls``; left out where it reads another key instead.
+    """
+
+    role: str
+    content: NotRequired[Any]
+
+
+def has_messages(row: Any) -> bool:
+    """Return whether a line's JSON says that it is a conversation; null counts as no messages."""
+    return isinstance(row, Mapping) and row.get("messages") is not None
+
+
+def is_conversation(prompt: Any) -> bool:
+    """Return whether a Python caller's prompt is a list of messages, not a text or token ids."""
+    return (
+        isinstance(prompt, list | tuple)
+        and bool(prompt)
+        and all(isinstance(message, Mapping) for message in prompt)
+    )
+
+
+def validate_messages(messages: Any) -> None:
+    """Refuse a value that is not a list of messages; what they must hold, who reads them says."""
+    try:
+        validate(list[ConversationMessage], messages, "messages")
+    except HierspecError as error:
+        raise HierspecError(f"{error}; {MESSAGES_FORM}") from None
 
 
 def _as_turns(value: Any) -> Any:
@@ -271,10 +308,10 @@ def _first_turn(row: Any) -> str:
 def _messages_or_first_turn(row: Any) -> Any:
     if not has_messages(row):
         return turns_of(row, "messages")[0]
-    messages = Conversation.from_row(row).messages
-    if not messages:
+    validate_messages(row["messages"])
+    if not row["messages"]:
         raise HierspecError("messages must be a list of at least one")
-    return messages
+    return row["messages"]
 
 
 def _ids_of(row: Any) -> list[int]:

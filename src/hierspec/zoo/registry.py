@@ -22,7 +22,6 @@ from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
 DATA = Path(__file__).parent / "data"
-METRICS = DATA / "metrics.json"  # what was measured of the shipped family
 TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
 SMOLLM2_NAME = PREFIX + SMOLLM2
@@ -247,11 +246,3 @@ def _large_options(name: str, options: dict[str, str]) -> tuple[float, int, int,
 
 SHIPPED_TARGET = "zoo:large"  # the largest of the shipped family
 SHIPPED_DRAFTS = ("zoo:small", "zoo:trunk")  # those of the family that draft by default
-_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", SHIPPED_TARGET)  # smallest first
-
-
-def shipped_drafts(target: str) -> tuple[str, ...]:
-    """Return the default drafts smaller than a target of the shipped family; none for others."""
-    name = target.partition("?")[0]
-    smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
-    return tuple(draft for draft in SHIPPED_DRAFTS if draft in smaller)

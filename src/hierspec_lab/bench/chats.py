@@ -21,16 +21,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from hierspec.errors import HierspecError
-from hierspec.utils.conversations import (
-    Conversation,
-    ConversationMessage,
-    as_label,
-    has_messages,
-    text_in,
-)
 from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import parse_lines
-from hierspec.utils.prompts import apply_chat, turns_of
+from hierspec.utils.prompts import ConversationMessage, apply_chat, has_messages, turns_of
+from hierspec_lab.training.conversations import Conversation, as_label, text_in
 
 COMPLETE = "Complete this Python function:\n\n"
 _MT_BENCH = "mt_bench"  # Spec-Bench keeps its eight categories, and names the other tasks

@@ -219,7 +219,8 @@ def bench(
 
 def _default_drafts(target: TargetConfig) -> tuple[str, ...]:
     from hierspec.profiling.candidates import default_names
-    from hierspec.zoo.registry import is_smollm2, shipped_drafts
+    from hierspec.zoo.registry import is_smollm2
+    from hierspec_lab.bench.methods.ours import shipped_drafts
 
     if is_smollm2(target.model):
         return tuple(default_names(target.model, target.dtype))
@@ -339,7 +340,7 @@ def _measure(
 
 def _target_notes(target: str) -> list[str]:
     """Return notes for the results of a synthetic target."""
-    from hierspec.zoo.registry import METRICS
+    from hierspec.zoo.registry import DATA
     from hierspec.zoo.synthetic import DEFAULT_EPS
 
     if not target.startswith("zoo:large"):
@@ -349,7 +350,9 @@ def _target_notes(target: str) -> list[str]:
         value = float(eps) if eps else DEFAULT_EPS
     except ValueError:  # loading the target refuses it, and says how to mend it
         return []
-    measured = json.loads(METRICS.read_text(encoding="utf-8"))["evaluation"]["large"]
+    measured = json.loads((DATA / "metrics.json").read_text(encoding="utf-8"))["evaluation"][
+        "large"
+    ]
     rates = measured.get(f"{value:g}")  # by temperature
     alpha = f", α(trunk, large) = {rates['1']:.2f}" if rates else ""
     return [f"zoo:large is a synthetic cost with a real distribution (eps {value:g}{alpha})"]

@@ -16,8 +16,9 @@ from .options import output_option, parse_size
 from .plan_views import PlanningTask, plan_view
 
 if TYPE_CHECKING:
-    from hierspec.planner.plan import LatencyModel, Plan
+    from hierspec.planner.plan import Plan
     from hierspec.profiling.profile import Profile
+    from hierspec_lab.planning.plans import LatencyModel
 
 PROFILE_KIND = "hierspec-profile"
 
@@ -109,6 +110,7 @@ def plan(
 
       hierspec plan problem.json --max-models 3
     """
+    from hierspec_lab.planning.search import ALL_VARIATIONS, NO_VARIATIONS
     from hierspec_lab.planning.search import plan as search
 
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
@@ -122,7 +124,8 @@ def plan(
         max_models=max_models,
         memory=None if memory_budget is None else parse_size(memory_budget),
         top=top,
-        variations=task.variations,
+        variations=ALL_VARIATIONS if task.every_shape else NO_VARIATIONS,
+        orders=task.every_shape,
     )
     unit = "" if task.profile is None else "ms"
     if output is not None:
@@ -168,7 +171,6 @@ def _read_task(
     force: bool,
 ) -> PlanningTask:
     """Read a problem or a profile, changed by options."""
-    from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
     from hierspec.utils.schema import validate
     from hierspec.utils.validation import validate_temperature
     from hierspec_lab.planning import problem as problems
@@ -195,16 +197,14 @@ def _read_task(
         data = {**data, **{key: value for key, value in changes.items() if value is not None}}
         with errors_in(file):
             problem = problems.parse_problem(data)
-        return PlanningTask(
-            problem.estimates, problem.latency_model, NO_VARIATIONS, problem.warnings
-        )
+        return PlanningTask(problem.estimates, problem.latency_model, False, problem.warnings)
 
     from hierspec.profiling.noise import busy_message
-    from hierspec.profiling.profile import load_profile
+    from hierspec_lab.planning.profiles import load_valid_profile
 
     temperature = temperature or 0.0
     validate_temperature(temperature, "--temperature")
-    profile = load_profile(file, force=force)
+    profile = load_valid_profile(file, force=force)
     estimates = profile.estimates(temperature, max_budget=max_speculative_tokens)
     warnings: tuple[str, ...] = ()
     largest = profile.max_measured
@@ -214,8 +214,7 @@ def _read_task(
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
     warnings += tuple(filter(None, [busy_message(profile.data.temperatures.values())]))
     model = cast("LatencyModel", latency_model or "exact")
-    variations = ALL_VARIATIONS if model == "exact" else NO_VARIATIONS
-    return PlanningTask(estimates, model, variations, warnings, profile, temperature)
+    return PlanningTask(estimates, model, model == "exact", warnings, profile, temperature)
 
 
 def _validate_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:

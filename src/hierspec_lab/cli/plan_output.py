@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from hierspec.planner.plan import Plan, PricedChain
+    from hierspec_lab.planning.plans import BoundedPlan
 
 
 class PlanColumn(NamedTuple):
@@ -34,7 +35,7 @@ _BAR = 24  # characters of the longest bar
 
 
 def show(
-    plan: Plan,
+    plan: BoundedPlan,
     unit: str = "",
     console: Console | None = None,
     columns: Sequence[PlanColumn] = (),
@@ -181,7 +182,7 @@ def _ranking_table(plan: Plan, unit: str, columns: Sequence[PlanColumn]) -> Tabl
     return table
 
 
-def _describe_bound(plan: Plan, unit: str) -> str:
+def _describe_bound(plan: BoundedPlan, unit: str) -> str:
     gap = 100 * (plan.best.ms / plan.lower_bound - 1)
     distance = "the plan attains it" if gap < 0.005 else f"the plan is {gap:.1f} % above"
     if gap > 1000:

@@ -14,9 +14,9 @@ from hierspec.errors import HierspecError
 
 if TYPE_CHECKING:
     from hierspec.planner.estimates import Estimates
-    from hierspec.planner.plan import LatencyModel, Plan
-    from hierspec.planner.search import Variations
+    from hierspec.planner.plan import Plan
     from hierspec.profiling.profile import Profile
+    from hierspec_lab.planning.plans import BoundedPlan, LatencyModel
     from hierspec_lab.planning.simulated import Records
     from hierspec_lab.simulation import Simulation
 
@@ -28,12 +28,13 @@ class PlanningTask:
     """The input of the planner, from a file and options.
 
     Attributes:
+        every_shape: whether tails, dropped bonuses and P2's orders are tried.
         profile: the source of the estimates; ``None`` for a problem file.
     """
 
     estimates: Estimates
     latency_model: LatencyModel
-    variations: Variations
+    every_shape: bool
     warnings: tuple[str, ...] = ()
     profile: Profile | None = None
     temperature: float = 0.0
@@ -46,13 +47,13 @@ def plan_view(
     simulate: int | None,
     acceptances: str | None,
     costs: str | None,
-) -> Callable[[Plan], PlanColumn | None]:
+) -> Callable[[BoundedPlan], PlanColumn | None]:
     """Refuse what cannot be drawn or simulated; return what draws a plan and simulates it."""
     _validate_pictures(picture, heat_map)
     _validate_simulation(acceptances, costs, simulate, task.profile)
     unit = "" if task.profile is None else "ms"
 
-    def show(plan: Plan) -> PlanColumn | None:
+    def show(plan: BoundedPlan) -> PlanColumn | None:
         if picture is not None:
             from hierspec_lab.planning.pictures import draw_plan
 

@@ -89,6 +89,7 @@ def profile(
     from hierspec.profiling.profile import from_dict
     from hierspec.profiling.settings import ProfileSettings
     from hierspec.profiling.texts import CHATS, builtin
+    from hierspec.utils.files import locked
     from hierspec.utils.prompts import apply_chat, read_prompt_file
     from hierspec.utils.threads import use_threads
 
@@ -115,7 +116,12 @@ def profile(
         tokenizer = load_tokenizer(target)
         texts = [apply_chat(tokenizer, str(text)) for text in texts]
     console = notes()
-    with interruptible(console), progress(console, f"profiling {target}") as report:
+    busy_file = f"another process is measuring into {output}: wait for it, or name another file"
+    with (
+        locked(output, "the profile", busy_file),
+        interruptible(console),
+        progress(console, f"profiling {target}") as report,
+    ):
         data = measure(
             target_settings,
             chosen,

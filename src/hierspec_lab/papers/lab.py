@@ -18,9 +18,8 @@ from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.utils import schema
 from hierspec.utils.prompts import read_prompt_file
-from hierspec.zoo.registry import shipped_drafts
 from hierspec_lab.bench.methods.base import Method, Run, RunRequest, Unavailable
-from hierspec_lab.bench.methods.ours import BenchModels
+from hierspec_lab.bench.methods.ours import BenchModels, shipped_drafts
 from hierspec_lab.bench.turns import run_interleaved
 
 from . import prompts as data_sets

@@ -28,7 +28,6 @@ import numpy as np
 
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
-from hierspec.planner.search import validate_limits
 
 from .corollary import rounds_from_survival
 
@@ -125,6 +124,25 @@ def rank_chains(graph: Graph, max_models: int | None = None, memory: int | None 
         else:
             ranking += _rank_within_memory(graph, memory, max_models)
     return sorted(ranking, key=lambda item: (item[0], len(item[1].models)))
+
+
+def validate_limits(
+    estimates: Estimates, max_models: int | None, memory: int | None, top: int = 1
+) -> None:
+    """Refuse limits that make no sense, or leave not even the target."""
+    if top < 1:
+        raise HierspecError("top must be at least 1 (the best plan)")
+    if max_models is not None and max_models < 1:
+        raise HierspecError("max_models counts the target as well, so it must be at least 1")
+    if memory is None:
+        return
+    if not estimates.owners:
+        raise HierspecError("a memory budget needs the sizes of the models: add memory_bytes")
+    if (needed := estimates.bytes([estimates.target])) > memory:
+        raise HierspecError(
+            f"the target alone needs {needed} bytes: a memory budget of {memory} leaves nothing to "
+            "choose from"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)

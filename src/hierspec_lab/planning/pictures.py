@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.planner.estimates import Chain
-from hierspec.planner.plan import Plan, PricedChain
+from hierspec.planner.plan import PricedChain
 from hierspec_lab.plotting.figures import (
     BLUE,
     GREY,
@@ -26,11 +26,13 @@ from hierspec_lab.plotting.figures import (
     style,
 )
 
+from .plans import BoundedPlan
+
 MAX_BARS = 9  # the plan, runners-up, plain decoding
 BOX_STEP = 1.62  # from box to box; a box is 1 high
 
 
-def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
+def draw_plan(plan: BoundedPlan, path: str | Path, unit: str = "ms") -> None:
     """Draw ``plan``.
 
     Left, the levels from the smallest (below) to the target, with budgets and shares of the time;
@@ -61,13 +63,13 @@ def draw_plan(plan: Plan, path: str | Path, unit: str = "ms") -> None:
         save(figure, path)
 
 
-def _title(plan: Plan) -> str:
+def _title(plan: BoundedPlan) -> str:
     if plan.best.chain.plain:
         return "Plan: decode plainly, speculation does not pay here"
     return f"Plan: {plan.speedup:.2f}× plain decoding"
 
 
-def _subtitle(plan: Plan, unit: str) -> str:
+def _subtitle(plan: BoundedPlan, unit: str) -> str:
     best, plain, bound = (
         f"{value:.4g} {unit}".rstrip()
         for value in (plan.best.ms, plan.estimates.plain_ms, plan.lower_bound)
@@ -79,7 +81,7 @@ def _subtitle(plan: Plan, unit: str) -> str:
     )
 
 
-def _draw_levels(axes: Any, choice: PricedChain, plan: Plan) -> None:
+def _draw_levels(axes: Any, choice: PricedChain, plan: BoundedPlan) -> None:
     """Draw levels as boxes of height 1 at 0, 1.62, … and, between them, drafts and verdicts."""
     chain, latency, step = choice.chain, choice.latency, BOX_STEP
     top = step * (len(chain.models) - 1) + 1
@@ -157,7 +159,7 @@ def _order_text(chain: Chain) -> str:
     return f"one after the other: {mid} from above, then {small} from below"
 
 
-def _bars(plan: Plan) -> list[tuple[str, float, str]]:
+def _bars(plan: BoundedPlan) -> list[tuple[str, float, str]]:
     """Return label, latency and colour of each bar, best first, plain decoding included."""
     runners = [choice for choice in plan.runners_up if not choice.chain.plain][: MAX_BARS - 2]
     bars = [(_label(plan, choice), choice.ms, SKY) for choice in runners]
@@ -169,7 +171,7 @@ def _bars(plan: Plan) -> list[tuple[str, float, str]]:
     return sorted(bars, key=lambda bar: bar[1])
 
 
-def _label(plan: Plan, choice: PricedChain) -> str:
+def _label(plan: BoundedPlan, choice: PricedChain) -> str:
     chain = choice.chain
     extras = [chain.order] if chain.order != "chain" else []
     extras += [f"tail {chain.tail}"] if chain.tail else []
@@ -179,7 +181,9 @@ def _label(plan: Plan, choice: PricedChain) -> str:
     return chained([names[i] for i in chain.models], chain.budgets, 60 - len(note)) + note
 
 
-def _draw_bars(axes: Any, bars: list[tuple[str, float, str]], plan: Plan, unit: str) -> list[Any]:
+def _draw_bars(
+    axes: Any, bars: list[tuple[str, float, str]], plan: BoundedPlan, unit: str
+) -> list[Any]:
     """Draw the bars and return the lines across them, for the legend."""
     plain = plan.estimates.plain_ms
     for row, (label, ms, color) in enumerate(bars):

@@ -20,8 +20,9 @@ from pydantic import Field, Strict
 
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import LONGEST_DRAFT, Estimates, ideal
-from hierspec.planner.plan import LatencyModel
 from hierspec.utils.schema import NonEmptyString, checked_dataclass, parse_json, validate
+
+from .plans import LatencyModel
 
 MAX_SPECULATIVE_TOKENS = 100  # the graph of P1's formula grows with its square
 CallCost = Annotated[float, Strict(), Field(gt=0, le=1e100)]

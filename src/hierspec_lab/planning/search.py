@@ -1,23 +1,65 @@
-"""The product's search, from P1's plans too, and the search by P1's formula alone.
+"""The product's search within limits, from more starts, with P2's orders and a lower bound; and the
+search by P1's formula alone.
 
 The formula's dynamic program (:mod:`.dynamic`) is certain of its optimum. Under the exact model its
-plans are starts: the best plan is the one found without them, its runners-up may be better.
+plans are starts, as is the chain near the bound: the best plan is the one found without them, its
+runners-up may be better.
 """
 
 from __future__ import annotations
 
 import time
-from dataclasses import replace
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
 
 from hierspec.errors import HierspecError
-from hierspec.planner import search
-from hierspec.planner.bound import lower_bound
 from hierspec.planner.estimates import Estimates
-from hierspec.planner.plan import LATENCY_MODELS, LatencyModel, Plan
-from hierspec.planner.search import NO_VARIATIONS, Space, Variations, plan_from
+from hierspec.planner.latency import PriceCache, latency
+from hierspec.planner.search import (
+    NO_VARIATIONS,
+    Space,
+    Variations,
+    distinct_levels,
+    plan_from,
+    polish,
+    rank,
+)
 
+from .bound import lower_bound
+from .concatenations import concatenations
 from .corollary import corollary
-from .dynamic import build_graph, rank_chains
+from .dynamic import build_graph, rank_chains, validate_limits
+from .plans import LATENCY_MODELS, BoundedPlan, LatencyModel
+
+ALL_VARIATIONS = Variations(tail=4, dropped_bonus=True)
+_STARTS = 12  # of each kind
+
+
+@dataclass(frozen=True)
+class LimitedSpace(Space):
+    """The chains within limits.
+
+    Attributes:
+        max_models: most models, the target included.
+        memory: most bytes of weights (:meth:`Estimates.bytes`).
+    """
+
+    max_models: int | None = None
+    memory: int | None = None
+
+    @cached_property
+    def usable(self) -> tuple[int, ...]:
+        """The drafters that fit beside the target."""
+        target = self.estimates.target
+        return tuple(i for i in range(target) if self.fit_memory((i, target)))
+
+    def fit_memory(self, models: Sequence[int]) -> bool:
+        return self.memory is None or self.estimates.bytes(models) <= self.memory
+
+    def can_stack(self, models: Sequence[int]) -> bool:
+        is_shallow = self.max_models is None or len(models) <= self.max_models
+        return is_shallow and self.fit_memory(models) and Space.can_stack(self, models)
 
 
 def plan(
@@ -28,12 +70,18 @@ def plan(
     memory: int | None = None,
     top: int = 5,
     variations: Variations = NO_VARIATIONS,
-) -> Plan:
-    """Search for the fastest hierarchy as :func:`hierspec.planner.search.plan` does.
+    orders: bool = False,
+) -> BoundedPlan:
+    """Search for the fastest hierarchy, plain decoding included.
 
     Args:
         latency_model: ``"exact"``: what the algorithm costs, overshoot handed up;
             ``"corollary"``: P1's formula, which prices plain chains only.
+        max_models: most models, the target included.
+        memory: most bytes of weights (:meth:`Estimates.bytes`).
+        top: hierarchies to report: the best, and ``top - 1`` runners-up of other levels.
+        variations: options beyond levels and budgets.
+        orders: whether P2's interleaved and horizontal concatenations are tried.
 
     Raises:
         HierspecError: an option makes no sense, or the target alone exceeds the memory.
@@ -43,21 +91,43 @@ def plan(
         raise HierspecError(
             f"no latency model called {latency_model!r}; there are: {', '.join(LATENCY_MODELS)}"
         )
-    if latency_model == "corollary" and variations != NO_VARIATIONS:
+    is_exact = latency_model == "exact"
+    if not is_exact and (orders or variations != NO_VARIATIONS):
         raise HierspecError("P1's formula prices plain chains only: use the exact latency model")
-    search.validate_limits(estimates, max_models, memory, top)
-    space = Space(estimates, max_models, memory, variations)
+    validate_limits(estimates, max_models, memory, top)
+    space = LimitedSpace(estimates, variations, max_models, memory)
     ranked = rank_chains(build_graph(estimates), max_models, memory)
     ranking = [chain for _, chain in ranked if space.can_stack(chain.models)]
-    if latency_model == "exact":
-        return search.plan(
-            estimates,
-            max_models=max_models,
-            memory=memory,
-            top=top,
-            variations=variations,
-            starts=ranking,
+    # The formula covers neither drafters that stop by themselves nor classes.
+    bounded = estimates if is_exact else replace(estimates, joint_survival={}, classes=())
+    bound = lower_bound(
+        bounded,
+        max_models=max_models,
+        usable=space.usable,
+        tail=variations.tail,
+        orders=orders,
+        dropped_bonus=variations.dropped_bonus,
+    )
+    if is_exact:
+        prices = PriceCache(estimates)
+        if orders and (max_models is None or max_models >= 3):
+            found = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
+            fitting = [chain for _, chain in found if space.fit_memory(chain.models)]
+            prices.price(fitting[:_STARTS])
+            polish(prices, space, [one for one in fitting[:_STARTS] if one.order == "horizontal"])
+        near = lower_bound(
+            estimates, max_models=max_models, usable=space.usable, dropped_bonus=False
         )
-    bounded = replace(estimates, joint_survival={}, classes=())  # the formula covers neither
-    bound = lower_bound(bounded, max_models=max_models, usable=space.usable, dropped_bonus=False)
-    return plan_from(estimates, ranking, top, bound.ms, began, latency_model, corollary)
+        ranking = rank(prices, space, [near.chain, *distinct_levels(ranking, _STARTS)], top)
+    found = plan_from(estimates, ranking, top, latency if is_exact else corollary)
+    ms = found.best.ms
+    return BoundedPlan(
+        estimates,
+        found.best,
+        found.runners_up,
+        found.stacked,
+        # Attained up to rounding, which must not put the bound above the plan.
+        lower_bound=ms if 0.0 < bound.ms - ms < 1e-9 * ms else bound.ms,
+        search_seconds=time.perf_counter() - began,
+        latency_model=latency_model,
+    )

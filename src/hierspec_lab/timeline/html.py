@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from markupsafe import Markup
 
-from hierspec.utils.pages import render_page
+from hierspec_lab.plotting.pages import render_page
 
 from .drawing import FATES, TokenText, draw, duration
 from .events import TraceEvent

@@ -7,10 +7,11 @@ from pathlib import Path
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.conversations import Conversation, has_messages, text_in
 from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import is_json_lines, parse_lines
-from hierspec.utils.prompts import read_prompt_file, turns_of
+from hierspec.utils.prompts import has_messages, read_prompt_file, turns_of
+
+from .conversations import Conversation, text_in
 
 UNKNOWN_DOMAIN = "other"
 

@@ -18,18 +18,12 @@ from typing import Annotated, Any
 from pydantic import dataclasses as pydantic
 
 from hierspec.errors import HierspecError
-from hierspec.utils.conversations import (
-    Conversation,
-    ConversationMessage,
-    Label,
-    has_messages,
-    text_in,
-)
 from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import is_json_lines, parse_lines
-from hierspec.utils.prompts import read_prompt_file
+from hierspec.utils.prompts import ConversationMessage, has_messages, read_prompt_file
 from hierspec.utils.schema import OPEN, Expected, validate
 
+from .conversations import Conversation, Label, text_in
 from .packed import PackedText, PackedTexts, is_packed
 
 HELD_OUT = "held out"

@@ -229,7 +229,7 @@ def test_a_profile(hierspec, monkeypatch, tmp_path):
         calls.append(force)
         return profile
 
-    monkeypatch.setattr("hierspec.profiling.profile.load_profile", load_profile)
+    monkeypatch.setattr("hierspec_lab.planning.profiles.load_valid_profile", load_profile)
     data = {"kind": "hierspec-profile"}
     got = answer(hierspec, data, "--force")
     assert got["hierarchy"] == {"target": {"model": "target"}, "levels": [{"chain": got["levels"]}]}

@@ -42,7 +42,7 @@ MODELS = [NGRAM, LOOKUP, DRAFT, EXIT, TARGET]
 
 def planned(estimates=ESTIMATES, levels=(0, 2, 4), budgets=(2, 6), **options) -> Plan:
     chain = Chain(levels, budgets, **options)
-    return Plan(estimates, PricedChain(chain, latency(estimates, chain)), (), 1.0, 0.01)
+    return Plan(estimates, PricedChain(chain, latency(estimates, chain)), ())
 
 
 def brute(estimates, drafters) -> tuple[float, tuple[int, ...], tuple[int, ...]]:

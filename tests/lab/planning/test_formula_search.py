@@ -10,8 +10,7 @@ from formula_cases import COSTS_1, COSTS_2, RATES_1, RATES_2, random_problem, sq
 
 from hierspec.planner import search
 from hierspec.planner.estimates import ideal
-from hierspec.planner.search import ALL_VARIATIONS
-from hierspec_lab.planning.search import plan
+from hierspec_lab.planning.search import ALL_VARIATIONS, plan
 
 
 @pytest.mark.parametrize(

@@ -15,7 +15,7 @@ from svg import letters
 from hierspec.cli import run
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec.planner.plan import Plan, PricedChain
+from hierspec.planner.plan import PricedChain
 from hierspec_lab.planning.corollary import corollary
 from hierspec_lab.planning.maps import (
     cheapest_chain,
@@ -25,6 +25,7 @@ from hierspec_lab.planning.maps import (
     sweep_further_model,
 )
 from hierspec_lab.planning.pictures import draw_plan
+from hierspec_lab.planning.plans import BoundedPlan
 from hierspec_lab.plotting import figures
 
 pytestmark = pytest.mark.usefixtures("matplotlib")
@@ -38,9 +39,10 @@ def choice(levels, budgets=(), **options) -> PricedChain:
     return PricedChain(chain, latency(ESTIMATES, chain))
 
 
-def plan(best=None, *runners_up: PricedChain) -> Plan:
+def plan(best=None, *runners_up: PricedChain) -> BoundedPlan:
     runners_up = runners_up or (choice((1, 2), (6,)), choice((0, 2), (3,)))
-    return Plan(ESTIMATES, best or choice((0, 1, 2), (4, 8)), runners_up, 3.5, 0.01)
+    best = best or choice((0, 1, 2), (4, 8))
+    return BoundedPlan(ESTIMATES, best, runners_up, lower_bound=3.5, search_seconds=0.01)
 
 
 def texts(path) -> str:

@@ -33,7 +33,9 @@ def hierspec(capsys, tmp_path, monkeypatch):
         path = tmp_path / "file.json"
         data = asked if isinstance(asked, dict) else {"kind": "hierspec-profile"}
         path.write_text(json.dumps(data))
-        monkeypatch.setattr("hierspec.profiling.profile.load_profile", lambda *_, **__: asked)
+        monkeypatch.setattr(
+            "hierspec_lab.planning.profiles.load_valid_profile", lambda *_, **__: asked
+        )
         status = cli.run(["plan", str(path), *options])
         captured = capsys.readouterr()
         return status, captured.out, captured.err

@@ -18,7 +18,7 @@ from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
 from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer
-from hierspec.exact import ExactInterpreter
+from hierspec.exact.interpreter import ExactInterpreter
 from hierspec.lm.trees import Tree
 from hierspec_lab.plotting.figures import GREEN, ORANGE, VERMILION
 from hierspec_lab.simulation import CoinFlips, simulate

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from hierspec.utils.conversations import Conversation
+from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.plain_texts import from_files
 
 

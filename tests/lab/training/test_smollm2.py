@@ -14,9 +14,10 @@ from fakes.tokenizers import Letters
 from hierspec.cli import run
 from hierspec.config.exit_heads import read
 from hierspec.errors import HierspecError
-from hierspec.utils.conversations import Conversation, ConversationMessage
+from hierspec.utils.prompts import ConversationMessage
 from hierspec.zoo import trained
 from hierspec_lab.training import smollm2, texts
+from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.family.export import model_card
 from hierspec_lab.training.heads.data import from_files, split_conversations

@@ -22,6 +22,10 @@ from hierspec.planner.estimates import Estimates
 
 Tests = tuple[float, float, float]  # passed, all, and passes predicted
 _NO_TESTS: Tests = (0.0, 0.0, 0.0)
+STEP = 0.25  # log-odds: shifts are rounded to multiples, so that prices can be cached
+_WEIGHT = 8.0  # tests that the estimates are worth; it stands for how much texts differ
+_HALF_LIFE = 128.0  # tests after which one counts half; for a pair not in use, tokens
+_SHARED = 0.5  # part of the common shift that a pair starts from
 _CHANGE = math.log(4.0)  # log-odds by which a changed rate differs
 _ALARM = 6.9  # nats: a false alarm in some thousands of tests
 _EDGE = 1e-6  # rates stay this far from 0 and 1, where log-odds end
@@ -44,64 +48,50 @@ class Evidence:
     rise: ChangeScore = ChangeScore()
 
 
-@dataclass(frozen=True, slots=True)
-class AcceptanceEstimate:
-    """How far and how fast a text's own tests outweigh the estimates.
+def add_tests(evidence: Evidence, predicted: np.ndarray, counts: Counts) -> Evidence:
+    """Add a round's tests to the evidence on a pair.
 
-    Attributes:
-        weight: tests that the estimates are worth; it stands for how much texts differ.
-        half_life: tests after which one counts half; for a pair not in use, tokens.
-        shared: part of the common shift that a pair starts from.
-        step: shifts are rounded to multiples of this many log-odds, so that prices can be cached.
+    Args:
+        predicted: [L+1] passes that the estimates expect of the first n positions.
     """
+    num_tests = counts.accepted + counts.rejected
+    if not num_tests:
+        return evidence
+    expected = counts.drafts * interpolate(predicted, num_tests / counts.drafts)
+    new: Tests = (counts.accepted, num_tests, expected)
+    passed, old_tests, _ = evidence.tests
+    rate = (passed + _WEIGHT * expected / num_tests) / (old_tests + _WEIGHT)
+    fall = _add_to_score(evidence.fall, _log_ratio(rate, -_CHANGE, counts), new)
+    rise = _add_to_score(evidence.rise, _log_ratio(rate, _CHANGE, counts), new)
+    for score in (fall, rise):
+        if score.nats > _ALARM:
+            return Evidence(score.tests)
+    return Evidence(_add_tests(evidence.tests, new, 0.5 ** (num_tests / _HALF_LIFE)), fall, rise)
 
-    weight: float = 8.0
-    half_life: float = 128.0
-    shared: float = 0.5
-    step: float = 0.25
 
-    def add_tests(self, evidence: Evidence, predicted: np.ndarray, counts: Counts) -> Evidence:
-        """Add a round's tests to the evidence on a pair.
+def fade(evidence: Evidence, tokens: float) -> Evidence:
+    """Return the evidence on a pair, discounted for tokens written without it."""
+    keep = 0.5 ** (tokens / _HALF_LIFE)
+    return replace(evidence, tests=_add_tests(evidence.tests, _NO_TESTS, keep))
 
-        Args:
-            predicted: [L+1] passes that the estimates expect of the first n positions.
-        """
-        num_tests = counts.accepted + counts.rejected
-        if not num_tests:
-            return evidence
-        expected = counts.drafts * interpolate(predicted, num_tests / counts.drafts)
-        new: Tests = (counts.accepted, num_tests, expected)
-        passed, old_tests, _ = evidence.tests
-        rate = (passed + self.weight * expected / num_tests) / (old_tests + self.weight)
-        fall = _add_to_score(evidence.fall, _log_ratio(rate, -_CHANGE, counts), new)
-        rise = _add_to_score(evidence.rise, _log_ratio(rate, _CHANGE, counts), new)
-        for score in (fall, rise):
-            if score.nats > _ALARM:
-                return Evidence(score.tests)
-        tests = _add_tests(evidence.tests, new, 0.5 ** (num_tests / self.half_life))
-        return Evidence(tests, fall, rise)
 
-    def fade(self, evidence: Evidence, tokens: float) -> Evidence:
-        """Return the evidence on a pair, discounted for tokens written without it."""
-        keep = 0.5 ** (tokens / self.half_life)
-        return replace(evidence, tests=_add_tests(evidence.tests, _NO_TESTS, keep))
+def shifts_of(evidence: tuple[Evidence, ...]) -> tuple[int, ...]:
+    """Return the shift of every pair, in steps."""
+    total = _NO_TESTS
+    for pair in evidence:
+        total = _add_tests(total, pair.tests)
+    common_shift = _SHARED * _shift(total, 0.0)
+    return tuple(round(_shift(pair.tests, common_shift) / STEP) for pair in evidence)
 
-    def shifts(self, evidence: tuple[Evidence, ...]) -> tuple[int, ...]:
-        """Return the shift of every pair, in steps."""
-        total = _NO_TESTS
-        for pair in evidence:
-            total = _add_tests(total, pair.tests)
-        common_shift = self.shared * self._shift(total, 0.0)
-        return tuple(round(self._shift(pair.tests, common_shift) / self.step) for pair in evidence)
 
-    def _shift(self, tests: Tests, start: float) -> float:
-        """Return posterior minus predicted pass rate in log-odds; ``start`` is the prior shift."""
-        passed, num_tests, predicted = tests
-        if not num_tests:
-            return start
-        prior = _logit(predicted / num_tests)
-        believed = 1.0 / (1.0 + math.exp(-prior - start))
-        return _logit((passed + self.weight * believed) / (num_tests + self.weight)) - prior
+def _shift(tests: Tests, start: float) -> float:
+    """Return posterior minus predicted pass rate in log-odds; ``start`` is the prior shift."""
+    passed, num_tests, predicted = tests
+    if not num_tests:
+        return start
+    prior = _logit(predicted / num_tests)
+    believed = 1.0 / (1.0 + math.exp(-prior - start))
+    return _logit((passed + _WEIGHT * believed) / (num_tests + _WEIGHT)) - prior
 
 
 def _add_tests(old: Tests, new: Tests, keep: float = 1.0) -> Tests:

@@ -7,8 +7,7 @@ Three things decide, all from finished rounds [MATH §4; :mod:`hierspec.engine.c
 - an *account* from which rounds pay what they cost beyond plain decoding, and into which they pay
   what they save. A round is risked only if the account could pay for it, and half as much again,
   were all of its drafts rejected. So, as the estimates price calls, a text never costs more than
-  plain decoding of it, plus ``loss_budget`` tokens, plus the fraction ``risk``, whatever the drafts
-  do.
+  plain decoding of it, plus ``loss_budget`` tokens, plus one per cent, whatever the drafts do.
   Savings are kept up to a limit only, which bounds the loss from any point of the text on. The
   account also makes the first rounds cautious, and lets them grow as soon as they pay.
 
@@ -27,12 +26,14 @@ from hierspec.engine.control import RoundReport, levels_below, plan_of
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 
-from .acceptance_estimate import AcceptanceEstimate, Evidence, predict_passes
+from .acceptance_estimate import Evidence, add_tests, fade, predict_passes, shifts_of
 from .candidates import candidate_plans
 from .prices import PriceList, default_catch_up, spent_ms, worst_ms
 
 # Reading the prompt is free up to this part of the plain time of the text to come.
 _FREE_PROMPT = 0.02
+_MARGIN = 0.03  # gain, as a fraction, for which a plan is replaced; plain decoding needs none
+_RISK = 0.01  # fraction of plain time that may be lost beyond the budget
 _RESERVE = 1.5  # so that one bad round leaves enough for a shorter one
 
 
@@ -72,10 +73,7 @@ class OnlineController:
         estimates: expected acceptance and costs, of all models in ``chain`` at least.
         chain: which model of ``estimates`` each level is, smallest first, the target last; its
             budgets are among those tried.
-        acceptance: how fast this text outweighs the estimates.
-        margin: gain, as a fraction, for which a plan is replaced. Plain decoding needs none.
         loss_budget: plain tokens' time that may be lost for good.
-        risk: fraction of plain time that may be lost in addition.
         catch_up_ms: per level below the target, the cost of reading one token that was emitted
             without it; ``None``: from the estimates.
         first_wait: plain tokens before the first trial; each failed one doubles it, up to
@@ -91,10 +89,7 @@ class OnlineController:
         estimates: Estimates,
         chain: Chain,
         *,
-        acceptance: AcceptanceEstimate | None = None,
-        margin: float = 0.03,
         loss_budget: float = 2.0,
-        risk: float = 0.01,
         catch_up_ms: Sequence[float] | None = None,
         first_wait: int = 16,
         longest_wait: int = 64,
@@ -111,8 +106,7 @@ class OnlineController:
         # Classes are of many texts, easy and hard; here there is one text.
         estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.models
-        self.acceptance = acceptance or AcceptanceEstimate()
-        self.margin, self.loss_budget, self.risk = margin, loss_budget, risk
+        self.loss_budget = loss_budget
         self.first_wait, self.longest_wait = first_wait, longest_wait
         self.indices = tuple(node.index for node in nodes)
         self.pairs = tuple(
@@ -136,7 +130,7 @@ class OnlineController:
         self.catch_up = tuple(catch_up_ms)
         if len(self.catch_up) != len(nodes):
             raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
-        self._price_list = PriceList(estimates, self.chains, self.pairs, self.acceptance.step)
+        self._price_list = PriceList(estimates, self.chains, self.pairs)
         self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
         short = [n for n, c in enumerate(self.chains) if len(c.models) == 2 and c.budgets[0] <= 2]
         self.trials = tuple(sorted(short, key=worst.__getitem__))
@@ -178,7 +172,7 @@ class OnlineController:
         )
         state = replace(
             state,
-            account=min(state.account + gain + self.risk * plain, self.max_account),
+            account=min(state.account + gain + _RISK * plain, self.max_account),
             num_written=state.num_written + emitted,
             num_remaining=max(state.num_remaining - emitted, 0.0),
             unread=unread,
@@ -203,7 +197,7 @@ class OnlineController:
 
     def _best(self, state: OnlineState) -> int:
         """Return the next plan's index: the plan in force, unless another is clearly better."""
-        shifts = self.acceptance.shifts(state.evidence) if self.pairs else ()
+        shifts = shifts_of(state.evidence) if self.pairs else ()
         remaining = max(state.num_remaining / 2.0, 16.0)  # texts mostly end before their limit
         best, best_ms = 0, self.estimates.plain_ms
         for n in range(1, len(self.plans)):
@@ -218,7 +212,7 @@ class OnlineController:
         if not self._can_afford(state.plan, state):
             return best
         current_ms = self._price_list.price(state.plan, shifts)
-        return state.plan if best_ms > (1.0 - self.margin) * current_ms else best
+        return state.plan if best_ms > (1.0 - _MARGIN) * current_ms else best
 
     def _start_trial(self, state: OnlineState) -> OnlineState:
         """Try the next short draft in turn that the account can pay for."""
@@ -250,9 +244,9 @@ class OnlineController:
         self, state: OnlineState, current: int, used: list[Counts], emitted: float
     ) -> OnlineState:
         # Evidence on unused pairs fades towards the estimates, or bad luck would be final.
-        evidence = [self.acceptance.fade(pair, emitted) for pair in state.evidence]
+        evidence = [fade(pair, emitted) for pair in state.evidence]
         for p in self._price_list.pairs_of[current]:
             evidence[p] = state.evidence[p]
         for p, counts in zip(self._price_list.pairs_of[current], used, strict=True):
-            evidence[p] = self.acceptance.add_tests(evidence[p], self._predicted[p], counts)
+            evidence[p] = add_tests(evidence[p], self._predicted[p], counts)
         return replace(state, evidence=tuple(evidence))

@@ -14,7 +14,7 @@ from hierspec.core.windows import Counts
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 
-from .acceptance_estimate import interpolate, shift_survival
+from .acceptance_estimate import STEP, interpolate, shift_survival
 
 _MAX_PRICES = 4096  # estimates whose prices are cached
 
@@ -22,13 +22,11 @@ _MAX_PRICES = 4096  # estimates whose prices are cached
 class PriceList:
     """Milliseconds a token of every plan under an estimate; safe to share between threads.
 
-    A price depends on the shifts of the plan's own pairs of levels only, and shifts come in steps
-    (:class:`~.acceptance_estimate.AcceptanceEstimate`), so few prices are ever needed: each is
-    cached.
+    A price depends on the shifts of the plan's own pairs of levels only, and shifts come in steps,
+    so few prices are ever needed: each is cached.
 
     Args:
         pairs: (drafter, verifier) that shifts are given for, in this order.
-        step: log-odds of one step of a shift.
 
     Attributes:
         pairs_of: per plan, the pairs of its levels, lowest first, as indices of ``pairs``.
@@ -39,9 +37,8 @@ class PriceList:
         estimates: Estimates,
         chains: Sequence[Chain],
         pairs: Sequence[tuple[int, int]],
-        step: float,
     ) -> None:
-        self.estimates, self.chains, self.pairs, self.step = estimates, chains, pairs, step
+        self.estimates, self.chains, self.pairs = estimates, chains, pairs
         self.pairs_of = tuple(
             tuple(pairs.index(pair) for pair in pairwise(chain.models)) for chain in chains
         )
@@ -71,7 +68,7 @@ class PriceList:
         if price is None:
             if len(self._prices) > 8 * _MAX_PRICES:
                 self._prices.clear()  # other threads may clear it at any time: read entries once
-            log_odds = {self.pairs[p]: shifts[p] * self.step for p in used}
+            log_odds = {self.pairs[p]: shifts[p] * STEP for p in used}
             shifted = shift_survival(self.estimates, log_odds)
             price = self._prices[key] = latency(shifted, self.chains[n]).ms_per_token
         return price

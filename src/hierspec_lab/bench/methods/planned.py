@@ -19,7 +19,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import ALL_VARIATIONS, Variations
+from hierspec.planner.search import Variations
 from hierspec.profiling.auto import control_chain
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
@@ -28,7 +28,7 @@ from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
-from hierspec_lab.planning.search import plan
+from hierspec_lab.planning.search import ALL_VARIATIONS, plan
 
 from .base import Method
 from .ours import BenchModels, HierarchyMethod
@@ -76,7 +76,7 @@ class Planning:
         """Return the best plan of any shape, as ``hierspec plan`` does."""
         if temperature not in self.plans:
             estimates = self.profile(temperature).estimates(temperature)
-            self.plans[temperature] = plan(estimates, variations=ALL_VARIATIONS)
+            self.plans[temperature] = plan(estimates, variations=ALL_VARIATIONS, orders=True)
         return self.plans[temperature]
 
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import first_line
 from hierspec.lm.backend import backend_of
-from hierspec.utils.quiet import quiet_transformers
+from hierspec.lm.load import quiet_transformers
 from hierspec_lab.bench.methods.base import Unavailable
 
 if TYPE_CHECKING:  # torch is imported by whoever runs something

@@ -14,9 +14,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from hierspec.config.schema import TargetConfig
+from hierspec.lm.load import quiet_transformers
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
-from hierspec.utils.quiet import quiet_transformers
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.entry import MethodEntry
 from hierspec_lab.planning.export import ENGINES

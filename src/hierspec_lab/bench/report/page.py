@@ -12,11 +12,11 @@ from markupsafe import Markup
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import write_atomically
-from hierspec.utils.pages import render_page
 from hierspec.utils.terminal import counted
 from hierspec_lab.bench.method_records import GROUPS, TuningTrial
 from hierspec_lab.bench.records import BenchResults, Roofline
 from hierspec_lab.plotting import figures
+from hierspec_lab.plotting.pages import render_page
 
 from . import columns
 from .pictures import pictures

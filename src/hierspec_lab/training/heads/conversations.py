@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from hierspec.utils.conversations import Conversation, ConversationMessage
-from hierspec.utils.prompts import apply_chat
+from hierspec.utils.prompts import ConversationMessage, apply_chat
+from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.packed import PackedTexts
 from hierspec_lab.training.plain_texts import UNKNOWN_DOMAIN
 

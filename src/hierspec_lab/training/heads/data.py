@@ -27,11 +27,11 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
-from hierspec.utils.conversations import Conversation
 from hierspec.utils.files import json_digest
 from hierspec.utils.json_lines import read_line
 from hierspec.zoo import registry
 from hierspec_lab.training import plain_texts
+from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.family.corpus import load_corpus
 from hierspec_lab.training.packed import is_packed
 from hierspec_lab.training.windows import HeldOutWindows

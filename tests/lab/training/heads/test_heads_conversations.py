@@ -3,7 +3,7 @@
 import pytest
 from fakes.tokenizers import Letters
 
-from hierspec.utils.conversations import Conversation
+from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.heads.conversations import tokenize_conversation
 
 

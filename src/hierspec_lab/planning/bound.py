@@ -28,13 +28,13 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from functools import partial
-from operator import attrgetter
 
 import numpy as np
 
+from hierspec.planner.cheapest import Term, by_ms, chained, follow, single, yields
+from hierspec.planner.estimates import Chain, Estimates
+
 from .concatenations import concatenations
-from .estimates import Chain, Estimates
-from .latency import prices
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,22 +46,6 @@ class Bound:
 
     ms: float
     chain: Chain
-
-
-@dataclass(frozen=True, slots=True)
-class _Term:
-    """The cheapest way to a verified token: ``length`` at once from model ``below``.
-
-    ``is_single``: the model below drafts by itself, with no level under it.
-    """
-
-    ms: float = np.inf
-    below: int = -1
-    length: int = 0
-    is_single: bool = False
-
-
-_by_ms = attrgetter("ms")
 
 
 def lower_bound(
@@ -95,24 +79,20 @@ def lower_bound(
     target = estimates.target
     models = sorted({*(range(target) if usable is None else usable), target})
     depth_limit = len(models) if max_models is None else min(max_models, len(models))
-    yields = np.cumsum(estimates.survival, axis=2)  # [i, k, n]: f(n)
-    for i, joint in estimates.joint_survival.items():
-        reached = np.pad(joint.sum(1).cumsum(1), ((0, 0), (0, yields.shape[2])), mode="edge")
-        yields[i] = reached[:, : yields.shape[2]]
     # Of a verifier, whether it keeps its bonus; by what it costs then, dropping can pay.
     drops = dropped_bonus and estimates.verify_without_bonus_ms is not None
     ways = {k: (True, False) if drops and k < target else (True,) for k in models}
-    single = {
-        k: min((_single(estimates, yields, models, k, bonus) for bonus in ways[k]), key=_by_ms)
+    alone = {
+        k: min((single(estimates, models, k, bonus) for bonus in ways[k]), key=by_ms)
         for k in models
     }
 
     # One pass upwards suffices where any number may take part; else one pass a level.
-    tables = [{k: _Term() for k in models}]
+    tables = [{k: Term() for k in models}]
     if depth_limit > 1:
-        tables.append(dict(single))
+        tables.append(dict(alone))
     for _ in range(depth_limit - 2):
-        table = dict(single)
+        table = dict(alone)
         last = table if max_models is None else tables[-1]
         for k in models:
             for i in models[: models.index(k)]:
@@ -120,14 +100,13 @@ def lower_bound(
                 if not estimates.can_draft(i, k) or not np.isfinite(kappa):
                     continue
                 terms = [table[k]]
-                terms += [_chained(estimates, yields, i, k, kappa, bonus) for bonus in ways[k]]
+                terms += [chained(estimates, i, k, kappa, bonus) for bonus in ways[k]]
                 for s in models[: models.index(i)] if tail else ():
                     if estimates.can_draft(s, k):
                         terms += [
-                            _tailed(estimates, yields, s, i, k, kappa, tail, bonus)
-                            for bonus in ways[k]
+                            _tailed(estimates, s, i, k, kappa, tail, bonus) for bonus in ways[k]
                         ]
-                table[k] = min(terms, key=_by_ms)
+                table[k] = min(terms, key=by_ms)
         if max_models is None:
             tables = [table]
             break
@@ -135,74 +114,28 @@ def lower_bound(
     ms = min(tables[-1][target].ms, float(estimates.plain_ms))
     if orders and depth_limit > 2:
         ms = min([ms, *(price for price, _ in concatenations(estimates, models))])
-    return Bound(ms, _chain(estimates, tables))
-
-
-def _chained(
-    estimates: Estimates, yields: np.ndarray, i: int, k: int, kappa: float, bonus: bool
-) -> _Term:
-    lengths = np.arange(1, yields.shape[2])
-    tokens = yields[i, k, 1:] - (0.0 if bonus else estimates.survival[i, k, 1:])
-    ratios = (kappa * lengths + estimates.check_ms(bonus)[i, k, 1:]) / tokens
-    best = int(ratios.argmin())
-    return _Term(float(ratios[best]), i, best + 1)
+    is_plain = estimates.plain_ms <= tables[-1][target].ms
+    return Bound(ms, Chain((target,)) if is_plain else follow(estimates, tables))
 
 
 def _tailed(
     estimates: Estimates,
-    yields: np.ndarray,
     s: int,
     i: int,
     k: int,
     kappa: float,
     longest: int,
     bonus: bool,
-) -> _Term:
+) -> Term:
     """Price n tokens of model i, then 1..``longest`` of model s, verified by model k."""
-    last = yields.shape[2] - 1
+    last = estimates.longest
     n, t = np.arange(1, last + 1)[:, None], np.arange(1, longest + 1)[None]
     drafted, draft_ms, lost = t, estimates.draft_ms[s, t], estimates.survival[s, k, t]
     if estimates.stops_by_itself(s):  # perhaps before the first token
         drafted, draft_ms, lost = 0 * t, estimates.draft_ms[s].min(), 0.0
     call = estimates.check_ms(bonus)[i, k, np.minimum(n + drafted, last)]
-    of_tail = yields[s, k, t] - 1.0 - (0.0 if bonus else lost)
-    tokens = yields[i, k, 1:, None] + estimates.survival[i, k, 1:, None] * of_tail
+    of_tail = yields(estimates, s, k)[t] - 1.0 - (0.0 if bonus else lost)
+    tokens = yields(estimates, i, k)[1:, None] + estimates.survival[i, k, 1:, None] * of_tail
     ratios = (kappa * n + draft_ms + call) / tokens
     best = int(ratios.min(1).argmin())
-    return _Term(float(ratios.min()), i, best + 1)
-
-
-def _single(
-    estimates: Estimates, yields: np.ndarray, models: list[int], k: int, bonus: bool
-) -> _Term:
-    """Return the cheapest draft of a single model that model k verifies, priced exactly.
-
-    What a drafter that stops by itself yields without a bonus is taken as what it yields with it.
-    """
-    best, n = _Term(), np.array(estimates.budgets)
-    check_ms = estimates.check_ms(bonus)
-    for i in (i for i in models if estimates.can_draft(i, k)):
-        if estimates.stops_by_itself(i):
-            chains = [Chain((i, k), (budget,)) for budget in estimates.budgets]
-            ratios = prices(replace(estimates, verify_ms=check_ms), chains)[0].sum(0)
-        else:
-            tokens = yields[i, k, n] - (0.0 if bonus else estimates.survival[i, k, n])
-            ratios = (estimates.draft_ms[i, n] + check_ms[i, k, n]) / tokens
-        index = int(ratios.argmin())
-        best = min(best, _Term(float(ratios[index]), i, index + 1, is_single=True), key=_by_ms)
-    return best
-
-
-def _chain(estimates: Estimates, tables: list[dict[int, _Term]]) -> Chain:
-    """Follow the smallest terms down from the target."""
-    k, depth = estimates.target, len(tables) - 1
-    models, budgets = [k], []
-    if estimates.plain_ms <= tables[depth][k].ms:
-        return Chain((k,))
-    while True:
-        term = tables[depth][k]
-        models.append(term.below)
-        budgets.append(min(term.length, estimates.max_budget))
-        if term.is_single:
-            return Chain(tuple(reversed(models)), tuple(reversed(budgets)))
-        k, depth = term.below, max(depth - 1, 0)
+    return Term(float(ratios.min()), i, best + 1)

@@ -12,8 +12,8 @@ from itertools import combinations, product
 
 import numpy as np
 
-from .estimates import Chain, Estimates, Order
-from .latency import prices
+from hierspec.planner.estimates import Chain, Estimates, Order
+from hierspec.planner.latency import prices
 
 
 def concatenations(estimates: Estimates, models: Iterable[int]) -> Iterator[tuple[float, Chain]]:

@@ -1,33 +1,17 @@
-"""Conversations: messages as chat templates take them, from files and from Python callers."""
+"""Conversations as lines of files hold them: what models are trained and measured on."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import takewhile
-from typing import Annotated, Any, NotRequired, Self
+from typing import Annotated, Any, Self
 
-from pydantic import BeforeValidator, ConfigDict, with_config
+from pydantic import BeforeValidator
 from pydantic import dataclasses as pydantic
-from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError
-
-from .schema import OPEN, short_repr, validate
-
-_FORM = 'messages are [{"role": "user", "content": "…"}, {"role": "assistant", "content": "…"}]'
-
-
-@with_config(ConfigDict(extra="allow"))
-class ConversationMessage(TypedDict):
-    """A message as chat templates take it, who said what; further keys are for the template, too.
-
-    Attributes:
-        content: a text, or what else the template reads: a list of parts, an object that a tool
-            returned, null beside ``tool_calls``; left out where it reads another key instead.
-    """
-
-    role: str
-    content: NotRequired[Any]
+from hierspec.utils.prompts import MESSAGES_FORM, ConversationMessage
+from hierspec.utils.schema import OPEN, short_repr, validate
 
 
 def as_label(value: Any) -> str:
@@ -58,7 +42,10 @@ class Conversation:
         Raises:
             HierspecError: it is none; with the place, and the form that messages have.
         """
-        return _validate(cls, row, "")
+        try:
+            return validate(cls, row, "")
+        except HierspecError as error:
+            raise HierspecError(f"{error}; {MESSAGES_FORM}") from None
 
     def require_content(self, *, text: bool = False) -> Self:
         """Return the conversation if all messages have a content, which with ``text`` is a text.
@@ -74,7 +61,8 @@ class Conversation:
             has_content = isinstance(message.get("content"), str) if text else "content" in message
             if not has_content:
                 raise HierspecError(
-                    f"messages[{number}] must have {noun}, not {short_repr(message)}; {_FORM}"
+                    f"messages[{number}] must have {noun}, not {short_repr(message)}; "
+                    f"{MESSAGES_FORM}"
                 )
         return self
 
@@ -91,29 +79,3 @@ def text_in(message: ConversationMessage) -> str:
     parts = content if isinstance(content, list) else [{"text": content}]
     texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
     return "\n".join(text for text in texts if isinstance(text, str))
-
-
-def has_messages(row: Any) -> bool:
-    """Return whether a line's JSON says that it is a conversation; null counts as no messages."""
-    return isinstance(row, Mapping) and row.get("messages") is not None
-
-
-def is_conversation(prompt: Any) -> bool:
-    """Return whether a Python caller's prompt is a list of messages, not a text or token ids."""
-    return (
-        isinstance(prompt, list | tuple)
-        and bool(prompt)
-        and all(isinstance(message, Mapping) for message in prompt)
-    )
-
-
-def validate_messages(messages: Any) -> None:
-    """Refuse a value that is not a list of messages."""
-    _validate(list[ConversationMessage], messages, "messages")
-
-
-def _validate(shape: Any, data: Any, place: str) -> Any:
-    try:
-        return validate(shape, data, place)
-    except HierspecError as error:
-        raise HierspecError(f"{error}; {_FORM}") from None

@@ -5,13 +5,7 @@ from typing import Any
 import pytest
 
 from hierspec.errors import HierspecError
-from hierspec.utils.conversations import (
-    Conversation,
-    has_messages,
-    is_conversation,
-    text_in,
-    validate_messages,
-)
+from hierspec_lab.training.conversations import Conversation, text_in
 
 CALL = {"role": "assistant", "content": None, "tool_calls": [{"function": {"name": "f"}}]}
 
@@ -57,17 +51,3 @@ def test_the_prompt_is_what_comes_before_the_first_answer():
     messages = [{"role": role, "content": content} for role, content in roles]
     assert Conversation.from_row({"messages": messages}).prompt == "s\na\nb"
     assert text_in({"role": "assistant", "content": None}) == text_in({"role": "tool"}) == ""
-
-
-def test_null_counts_as_no_messages():
-    assert has_messages({"messages": []})
-    assert not any(map(has_messages, ({"messages": None}, {}, "messages", 3, None)))
-
-
-def test_python_callers_hand_over_lists_of_messages():
-    said = ({"role": "user", "content": "hi"},)
-    assert is_conversation(said)
-    assert not any(map(is_conversation, ([], "hi", [1], [*said, 1], said[0])))
-    validate_messages(said)
-    with pytest.raises(HierspecError, match=r"messages\[0\]: 'role' is missing; messages are"):
-        validate_messages([{"content": "hi"}])
