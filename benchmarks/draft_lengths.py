@@ -51,11 +51,19 @@ def count_tokens(
         hierspec.HierarchyConfig(target=target, levels=levels, verify="tokenwise")
     )
     ids = [hierarchy.tokenizer(text)["input_ids"][-args.context :] for text in prompts]
+    below: Any = hierarchy.root.below
+    backend, computed = below.model.trunk.backend, -sum(map(len, ids))
+    run = backend.run
+
+    def counted(lo: int, hi: int, spans: Any, *args: Any, **options: Any) -> Any:
+        nonlocal computed
+        computed += sum(span.n for span in spans) if lo < hi else 0
+        return run(lo, hi, spans, *args, **options)
+
+    backend.run = counted
     results = hierarchy.generate_batch(
         ids, max_new_tokens=args.tokens, temperature=temperature, seed=0, ignore_eos=True
     )
-    below: Any = hierarchy.root.below
-    computed = sum(below.model.trunk.counters.tokens) - sum(map(len, ids))
     calls = sum(result.target_calls for result in results)
     level = results[0].levels[0]
     emitted = sum(result.num_tokens - 1 for result in results)  # the first comes with the prompt

@@ -39,8 +39,8 @@ from pack import rounded
 from random_models import open_source
 
 from hierspec.lm.backend import Span
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
+from hierspec.lm.quantized import quantize
 from hierspec.lm.weights import StoredSource, WeightSource, build_hf_model
 from hierspec.zoo.gguf.source import GgufSource
 from hierspec_lab.bench.peers.gguf_file import write_gguf
@@ -120,7 +120,8 @@ def in_backend(backend: Any, text: torch.Tensor) -> Way:
         for start in range(0, context, CHUNK):
             run(start, min(CHUNK, context - start))
 
-    return Way(prepare, run, getattr(backend, "num_bytes_read", 0), backend.fast_path)
+    note = f"{type(backend).__name__}, {getattr(backend, 'formats', backend.weight_dtype)}"
+    return Way(prepare, run, getattr(backend, "num_bytes_read", 0), note)
 
 
 def in_one_dnn(source: WeightSource, text: torch.Tensor) -> Way:

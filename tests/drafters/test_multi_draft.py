@@ -10,6 +10,7 @@ from installed import LAB
 from tabular_cases import chain, pair
 from tabular_cases import models as family_models
 from tabular_cases import several as tree
+from work import Work
 
 from hierspec import Hierarchy, HierarchyConfig
 from hierspec.core.context import Context
@@ -92,11 +93,10 @@ def test_every_row_is_the_targets_own(tiny_family, rule, level):
 
 def test_one_call_of_the_target_verifies_all_drafts(tiny_family):
     hierarchy = several_of(tiny_family, "block-rrs", k=11)
-    tracer = ListTracer()
+    tracer, done = ListTracer(), Work(hierarchy.root.model.trunk)
     result = hierarchy.generate(PROMPTS[0], tracer=tracer, **HOT)
     checks = [e for e in tracer.events if e["kind"] == "check"]
-    counters = hierarchy.root.model.trunk.counters
-    assert len(checks) == counters.calls[0]
+    assert len(checks) == done.calls[0]
     drafter = result.levels[0]
     full = [e for e in checks if len(e["draft"]) == 3]
     assert len(full) > 3
@@ -111,10 +111,10 @@ def test_trees_change_nothing_but_the_work(tiny_family, rule, level, monkeypatch
     for trees in (True, False):
         monkeypatch.setattr(LeanBackend, "trees", trees)
         hierarchy = several_of(tiny_family, rule, level=level)
+        done = Work(hierarchy.root.model.trunk)
         results = hierarchy.generate_batch(PROMPTS, **HOT)
-        counters = hierarchy.root.model.trunk.counters
         found[trees] = [r.token_ids for r in results], [r.target_calls for r in results]
-        found[trees, "rows"] = counters.tokens[-1]
+        found[trees, "rows"] = done.tokens[-1]
     assert found[True] == found[False]
     assert found[True, "rows"] < found[False, "rows"]
 

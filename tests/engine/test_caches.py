@@ -6,6 +6,7 @@ from eagle3_cases import LAYERS, save_drafter
 from installed import installed
 from loading import hierarchy_of
 from tiny_models import tiny_config
+from work import Work
 
 from hierspec import HierspecError
 from hierspec.core.context import Context
@@ -35,10 +36,6 @@ def hierarchy(tiny_family):
     return hierarchy_of({"target": target, "levels": [*LEVELS, small]})
 
 
-def tokens_read(hierarchy):
-    return hierarchy.root.model.trunk.counters.tokens[0]
-
-
 def turn(hierarchy, prompt, cache=None, **options):
     generation = hierarchy.start(
         [prompt], max_new_tokens=12, ignore_eos=True, seed=3, cache=cache, **options
@@ -53,11 +50,11 @@ def test_turns_are_those_of_cold_runs_and_read_only_what_is_new(hierarchy, tempe
     cache, text = SessionCache(), list(PROMPT)
     for addition in ([], [4, 4, 17], [33]):
         text = text + addition
-        before = tokens_read(hierarchy)
+        done = Work(hierarchy.root.model.trunk)
         cold = turn(hierarchy, text, temperature=temperature)
-        read_cold = tokens_read(hierarchy) - before
+        read_cold = done.tokens[0]
         warm = turn(hierarchy, text, cache, temperature=temperature)
-        read_warm = tokens_read(hierarchy) - before - read_cold
+        read_warm = done.tokens[0] - read_cold
         assert warm == cold
         assert read_warm <= read_cold
         if addition:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from work import Work
 
 from hierspec import Hierarchy
 from hierspec.lm.trunk.trunk import ExitModel
@@ -19,10 +20,10 @@ def generate(target: str, bonus: bool, temperature: float, monkeypatch: Any) -> 
     score = ExitModel.score
 
     def watched(model: ExitModel, queries: Any) -> Any:
-        before = list(model.trunk.counters.tokens)
+        before = list(done.tokens)
         scores = score(model, queries)
         if model.exit_layer == MIDDLE:
-            run = [n - m for n, m in zip(model.trunk.counters.tokens, before, strict=True)]
+            run = [n - m for n, m in zip(done.tokens, before, strict=True)]
             checks.append((sum(query.num_rows for query in queries), run))
         return scores
 
@@ -31,6 +32,7 @@ def generate(target: str, bonus: bool, temperature: float, monkeypatch: Any) -> 
         {"method": "early_exit", "exit_layer": MIDDLE, "num_speculative_tokens": 3, "bonus": bonus},
     ]
     hierarchy = Hierarchy({"target": {"model": target, "dtype": "float64"}, "levels": exits})
+    done = Work(hierarchy.root.model.trunk)
     with monkeypatch.context() as patch:
         patch.setattr(ExitModel, "score", watched)
         results = hierarchy.generate_batch(

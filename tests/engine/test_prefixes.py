@@ -6,6 +6,7 @@ import pytest
 from eagle3_cases import save_drafter
 from loading import hierarchy_of
 from tiny_models import save_tiny, tiny_config
+from work import Work
 
 from hierspec import HierspecError
 from hierspec.engine import generation, prefixes
@@ -42,9 +43,8 @@ def hierarchy(request, tiny_family, tmp_path_factory):
 
 def reading(hierarchy, call):
     """What a call returns, and how many tokens the target's first layers read for it."""
-    counters = hierarchy.root.model.trunk.counters
-    before = counters.tokens[0]
-    return [list(one.token_ids) for one in call()], counters.tokens[0] - before
+    done = Work(hierarchy.root.model.trunk)
+    return [list(one.token_ids) for one in call()], done.tokens[0]
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

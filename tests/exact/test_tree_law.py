@@ -19,9 +19,9 @@ from tiny_models import save_tiny
 
 from hierspec.core.nodes import Draft, Verify
 from hierspec.lm.base import takes_trees
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
+from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.verifiers.registry import get

@@ -19,7 +19,7 @@ class ToyBackend(RunsInSteps):
     ``fail_at`` counts down over layers; at 0 the layer raises ``error`` half-way.
     """
 
-    name, fast_path = "toy", "toy"
+    name = "toy"
     num_layers, vocab_size, hidden_size, max_length = 6, 7, 5, 4096
     device, dtype, weight_dtype = torch.device("cpu"), torch.float64, torch.float64
     trees = False
@@ -37,11 +37,6 @@ class ToyBackend(RunsInSteps):
     def new_cache(self, capacity):
         size = (self.num_layers, capacity, self.hidden_size)
         return torch.full(size, float("nan"), dtype=torch.float64)
-
-    def grow(self, cache, capacity):
-        new = self.new_cache(capacity)
-        new[:, : cache.shape[1]] = cache
-        return new
 
     def embed(self, ids, spans):
         assert len(ids) == sum(span.n for span in spans)
@@ -72,7 +67,7 @@ class ToyBackend(RunsInSteps):
         raise AssertionError("no tree is asked here")
 
     def copy(self, source, to, length):
-        raise AssertionError("no text is forked here")
+        to[:, :length] = source[:, :length]
 
     def unembedding(self):
         raise AssertionError("no part of the vocabulary is asked here")

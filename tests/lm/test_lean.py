@@ -121,7 +121,8 @@ def test_lean_equals_transformers(name, dtype):
 @pytest.mark.parametrize("name", ["llama gqa", "mistral", "qwen3"])
 def test_rewinds_and_chunks_give_the_rows_of_a_fresh_forward(name):
     model, backend = make(name, torch.float64)
-    trunk = Trunk(backend, [2], chunk=5)
+    trunk = Trunk(backend, [2])
+    trunk.chunk = 5
     view, low = trunk.view(), trunk.view(2)
     slot = view.open()
     ids = tokens(30, 3)

@@ -148,7 +148,8 @@ def test_rows_are_those_of_their_own_texts_on_either_side(saved, skipping):
     """Of a model that computes its cache anew, and in any order."""
     path = saved("longrope, computed anew")
     model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.float64)
-    trunk = Trunk(load(path, torch.float64), [1], chunk=5)
+    trunk = Trunk(load(path, torch.float64), [1])
+    trunk.chunk = 5
     text = PROMPTS[4]
     with torch.no_grad():
         wanted = [model(torch.tensor([text[:n]])).logits[0, -1] for n in range(1, len(text) + 1)]

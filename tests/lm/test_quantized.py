@@ -13,12 +13,13 @@ import torch
 from joint_law import chi_square, joint_law, sample
 from loading import hierarchy_of
 from tiny_models import save_tiny
+from work import Work
 
 from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
+from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 
@@ -127,7 +128,8 @@ def test_the_targets_scores_never_see_what_the_copy_has_written(tiny_family, see
     """Random asks of target, exit and copy, in any order: target and exit score as if alone."""
     rng = random.Random(seed)
     backend = load(tiny_family["target"], dtype=dtype)
-    trunk = Trunk(backend, [1], chunk=rng.choice([4, 512]))
+    trunk = Trunk(backend, [1])
+    trunk.chunk = rng.choice([4, 512])
     copy = SelfDraft(trunk, quantize(backend))
     slot, committed, pending = trunk.open(), [1, 2], ()
     for step in range(60):
@@ -154,13 +156,14 @@ def test_what_the_target_has_read_is_not_read_again(tiny_family):
     hierarchy = built(tiny_family["target"], [{**INT8, "num_speculative_tokens": 3}])
     top, copy = hierarchy.root.model, hierarchy.root.below.model
     assert copy.cache_owner is top.cache_owner
+    read, drafting = Work(top.trunk), Work(copy)
     (result,) = hierarchy.generate_batch([list(range(3, 43))], **GREEDY)
-    assert copy.tokens == copy.calls, "a call a token: nothing of the prompt, nothing again"
+    assert drafting.tokens == drafting.calls, "a call a token: nothing of the prompt, nothing again"
     kept = result.num_tokens
     drafted = result.levels[0]["num_draft_tokens"]
-    assert copy.tokens <= drafted
+    assert drafting.tokens[0] <= drafted
     # The target sees the prompt once, each draft once, and the token that each check adds.
-    assert top.trunk.counters.tokens[-1] <= 40 + drafted + result.target_calls
+    assert read.tokens[-1] <= 40 + drafted + result.target_calls
     assert kept == 16
 
 
@@ -168,13 +171,13 @@ def test_a_copy_continues_its_own_draft_where_the_target_has_not_been(tiny_famil
     backend = load(tiny_family["target"], dtype=torch.float64)
     trunk = Trunk(backend)
     copy = SelfDraft(trunk, quantize(backend))
-    slot, context = trunk.open(), Context([3, 4, 5, 6], (7, 8))
+    done, slot, context = Work(copy), trunk.open(), Context([3, 4, 5, 6], (7, 8))
     copy.score([Query(slot, context, 6)])
-    assert copy.tokens == 6
+    assert done.tokens == [6]
     copy.score([Query(slot, context.with_tokens([9]), 7)])
-    assert copy.tokens == 7
+    assert done.tokens == [7]
     copy.score([Query(slot, Context([3, 4, 5, 6], (7, 1)), 6)])
-    assert copy.tokens == 8, "the first five tokens stay"
+    assert done.tokens == [8], "the first five tokens stay"
 
 
 @pytest.mark.parametrize(

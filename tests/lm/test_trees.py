@@ -12,6 +12,7 @@ from heads_cases import random_head
 from installed import LAB
 from tiny_models import save_tiny, tiny_config
 from transformers import GPTNeoConfig, GPTNeoForCausalLM
+from work import Work
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -21,10 +22,10 @@ from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import KINDS, MLP
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.quantized import quantize
 from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trees import Branches, Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
@@ -73,7 +74,8 @@ def models(request, saved, tmp_path) -> list[Any]:
     if how == "bit-exact":
         if library.load() is None:
             pytest.skip("no C compiler here")
-        trunk: Trunk = Trunk(load(path, torch.float32, backend="deterministic"), LAYERS, chunk=16)
+        trunk: Trunk = Trunk(load(path, torch.float32, backend="deterministic"), LAYERS)
+        trunk.chunk = 16
     elif kind == "fixed shapes":
         trunk = CudaGraphTrunk(LeanBackend(from_directory(path), torch.float64), [1, 2])
     elif kind == "skipping":
@@ -82,7 +84,8 @@ def models(request, saved, tmp_path) -> list[Any]:
         single = how == "single" or kind in ("deepseek_v3", "gpt_neo")
         dtype = torch.float32 if single else torch.float64
         exits = [*LAYERS, 2] if "eagle3" in kind else [1, 2]
-        trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits, chunk=16)
+        trunk = Trunk(load(path, dtype, backend="hf" if "hf" in kind else "auto"), exits)
+        trunk.chunk = 16
     found: list[Any] = [trunk.view(), trunk.view(2)]
     if kind == "bit-exact llama":
         found += [trunk.view(2, random_head(one, trunk.backend, one == MLP)) for one in KINDS]
@@ -104,7 +107,9 @@ def copied(kind: str, saved: Any) -> SelfDraft:
         backend="hf" if "hf" in kind else "lean" if "torch" in kind else "auto",
     )
     form = quantize(backend, int(kind[0])) if "bits" in kind else SkippingBackend(backend, [1])
-    return SelfDraft(Trunk(backend, [2], chunk=16), form)
+    trunk = Trunk(backend, [2])
+    trunk.chunk = 16
+    return SelfDraft(trunk, form)
 
 
 def save_gpt_neo(folder: Any) -> str:
@@ -237,9 +242,9 @@ def test_what_a_draft_on_the_targets_cache_has_computed_of_a_path_is_kept(saved)
     model, text = copied("8 bits of torch", saved), [5, 6, 7, 8]
     slot, tree = model.open(), Tree.merge([[9, 10], [11, 12]])[0]
     model.score([Query(slot, Context(text), len(text), tree=tree)])
-    before, longer = model.tokens, [*text, 11, 12, 13]
+    done, longer = Work(model), [*text, 11, 12, 13]
     row = model.score([Query(slot, Context(longer), len(longer))])
-    assert model.tokens - before == 1
+    assert done.tokens == [1]
     assert torch.allclose(row, model.score([Query(model.open(), Context(longer), 7)]), atol=1e-5)
 
 
@@ -249,14 +254,13 @@ def test_a_tree_grows_in_its_slot_and_only_what_is_new_is_computed(saved):
     tree, _ = Tree.merge([[9, 10], [9, 11], [12, 13]])
     small, _ = Tree.merge([[9], [12]])
     model.score([Query(slot, Context(text), len(text), tree=small)])
-    before = trunk.counters.tokens[0]
+    done = Work(trunk)
     rows = model.score([Query(slot, Context(text), len(text) + 3, tree=tree)])
-    assert trunk.counters.tokens[0] - before == 3  # of five nodes two were there
+    assert done.tokens == [3]  # of five nodes two were there
     assert torch.allclose(rows, one_by_one(model, text, tree, len(text) + 3), atol=1e-9)
-    before = trunk.counters.tokens[0]
-    longer = [*text, 9, 11, 40]
+    done, longer = Work(trunk), [*text, 9, 11, 40]
     row = model.score([Query(slot, Context(longer), len(longer))])
-    assert trunk.counters.tokens[0] - before == 1  # the path's keys and values moved along
+    assert done.tokens == [1]  # the path's keys and values moved along
     fresh = model.score([Query(trunk.open(), Context(longer), len(longer))])
     assert torch.allclose(row, fresh, atol=1e-9)
 

@@ -16,7 +16,7 @@ from hierspec.lm.lean import triton_kernels
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.device_copy import DeviceMatrix
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
-from hierspec.lm.lean.fused import TorchOperations
+from hierspec.lm.lean.fused import Operations
 from hierspec.lm.lean.layers import Norm
 from hierspec.lm.weights import from_directory
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.parametrize(
 )
 ERRORS = {torch.float64: 1e-13, torch.float32: 1e-6, torch.bfloat16: 8e-3}
 each_dtype = pytest.mark.parametrize("dtype", list(ERRORS), ids=str)
-OURS, THEIRS = triton_kernels.TritonOperations(), TorchOperations()
+OURS, THEIRS = triton_kernels.TritonOperations(), Operations()
 
 
 def close(ours: torch.Tensor, theirs: torch.Tensor, slack: float = 1.0) -> bool:
@@ -107,10 +107,11 @@ def test_layers_are_the_same_in_both(device, dtype, kind, tmp_path):
 @pytest.mark.parametrize(("num", "width", "num_out"), [(1, 100, 50), (17, 160, 33)])
 def test_a_product_with_quantized_weights(device, dtype, bits, num, width, num_out):
     weight, bias = torch.randn(num_out, width, device=device), torch.randn(num_out, device=device)
-    product = triton_kernels.product_8 if bits == 8 else triton_kernels.product_4
     for own_bias in (None, bias):
         matrix = DeviceMatrix(weight.to(dtype), own_bias, bits)
         x = torch.randn(num, width, device=device).to(dtype)
         exact = None if own_bias is None else own_bias.double()
         want = F.linear(x.double(), matrix.dense().double(), exact)
-        assert close(product(x, matrix.codes, matrix.grid, matrix.bias), want.to(dtype))
+        assert close(
+            triton_kernels.product(x, matrix.codes, matrix.grid, matrix.bias), want.to(dtype)
+        )

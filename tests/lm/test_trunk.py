@@ -7,6 +7,7 @@ import random
 import pytest
 import torch
 from fakes.models import Ledger, ToyBackend
+from work import Work
 
 from hierspec.core.context import Context
 from hierspec.lm.base import LanguageModel, Query
@@ -24,7 +25,9 @@ def fresh(exit_layer: int, ids: list[int]) -> torch.Tensor:
 @pytest.mark.parametrize("seed", range(12))
 def test_any_history_gives_the_rows_of_a_fresh_forward_and_no_work_twice(seed):
     rng = random.Random(seed)
-    trunk = Trunk(ToyBackend(), [2, 3], chunk=rng.choice([1, 3, 8, 512]))
+    trunk = Trunk(ToyBackend(), [2, 3])
+    trunk.chunk = rng.choice([1, 3, 8, 512])
+    done = Work(trunk)
     views = [trunk.view(e) for e in (2, 3, LAYERS)]
     slots = [trunk.open() for _ in range(3)]
     committed = [[rng.randrange(V) for _ in range(rng.randint(1, 12))] for _ in slots]
@@ -56,30 +59,30 @@ def test_any_history_gives_the_rows_of_a_fresh_forward_and_no_work_twice(seed):
         got = view.score(queries)
         assert (got - torch.cat(wanted)).abs().max() < 1e-12
     work = [sum(ledger.work[s] for ledger in ledgers) for s in range(3)]
-    assert trunk.counters.tokens == work
+    assert done.tokens == work
     assert trunk.bounds == ((0, 2), (2, 3), (3, LAYERS))
 
 
 def test_levels_share_what_lower_exits_have_computed():
     trunk = Trunk(ToyBackend(), [2, 4])
-    slot = trunk.open()
+    done, slot = Work(trunk), trunk.open()
     prompt = [1, 2, 3]
     low, mid, top = (trunk.view(e) for e in (2, 4, None))
     low.score([Query(slot, Context(prompt), 3)])
     low.score([Query(slot, Context(prompt, (4,)), 4)])
     low.score([Query(slot, Context(prompt, (4, 5)), 5)])
     mid.score([Query(slot, Context(prompt, (4, 5)), 3)])
-    assert trunk.counters.tokens == [5, 5, 0]
+    assert done.tokens == [5, 5, 0]
     top.score([Query(slot, Context(prompt, (4, 5)), 3)])
-    assert trunk.counters.tokens == [5, 5, 5]
-    assert trunk.counters.calls == [3, 1, 1]
+    assert done.tokens == [5, 5, 5]
+    assert done.calls == [3, 1, 1]
     # The second draft token is rejected and corrected: one token is new, in every segment.
     top.score([Query(slot, Context([*prompt, 4], (6,)), 5)])
-    assert trunk.counters.tokens == [6, 6, 6]
+    assert done.tokens == [6, 6, 6]
     # Rows that were computed are read again, not recomputed.
     top.score([Query(slot, Context([*prompt, 4], (6,)), 1)])
-    assert trunk.counters.tokens == [6, 6, 6]
-    assert trunk.counters.calls == [4, 2, 2]
+    assert done.tokens == [6, 6, 6]
+    assert done.calls == [4, 2, 2]
 
 
 def test_views_share_slots_and_own_nothing():
@@ -92,7 +95,9 @@ def test_views_share_slots_and_own_nothing():
 
 def test_long_prompts_go_through_in_chunks():
     toy = ToyBackend()
-    trunk = Trunk(toy, [2], chunk=16)
+    trunk = Trunk(toy, [2])
+    trunk.chunk = 16
+    done = Work(trunk)
     view = trunk.view()
     first, second = [i % V for i in range(100)], [i * 3 % V for i in range(41)]
     got = view.score(
@@ -101,15 +106,15 @@ def test_long_prompts_go_through_in_chunks():
     assert toy.widest == 16
     want = torch.cat([fresh(LAYERS, first)[97:], fresh(LAYERS, second)[40:]])
     assert (got - want).abs().max() < 1e-12
-    assert trunk.counters.tokens == [141, 141]
-    assert trunk.counters.head_rows == 4
+    assert done.tokens == [141, 141]
 
 
 @pytest.mark.parametrize("error", [MemoryError, KeyboardInterrupt])
 @pytest.mark.parametrize("at", range(1, 13))
 def test_an_exception_half_way_leaves_the_slots_consistent(error, at):
     toy = ToyBackend()
-    trunk = Trunk(toy, [2, 4], chunk=8)
+    trunk = Trunk(toy, [2, 4])
+    trunk.chunk = 8
     view, low = trunk.view(), trunk.view(2)
     slots = [trunk.open(), trunk.open()]
     prompts = [[1, 2, 3], [4, 5, 6, 1, 0]]
@@ -159,7 +164,6 @@ def test_scores_may_be_written_into():
     [
         (lambda: Trunk(ToyBackend(), [7]), "between 1 and 6"),
         (lambda: Trunk(ToyBackend(), [0]), "between 1 and 6"),
-        (lambda: Trunk(ToyBackend(), chunk=0), "chunk"),
         (lambda: Trunk(ToyBackend(), [2]).view(3), r"no exit after layer 3.*\(2, 6\)"),
         (lambda: _ask([], 1), "at least one token"),
         (lambda: _ask([1], 0), "at least one token"),

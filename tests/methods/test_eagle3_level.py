@@ -10,6 +10,7 @@ import torch
 from eagle3_cases import LAYERS, save_drafter
 from tiny_models import save_tiny
 from transformers import AutoConfig
+from work import Work
 
 from hierspec import Hierarchy
 from hierspec.config.schema import HierarchyConfig
@@ -75,12 +76,12 @@ def test_as_part_of_a_concatenation(folder):
 
 def test_no_target_layer_runs_twice_for_a_token(folder):
     built = hierarchy(folder, [eagle3(folder)])
+    done = Work(built.root.model.trunk)
     result = built.generate([7, 3, 9, 1, 4], max_new_tokens=30, ignore_eos=True)
-    counters = built.root.model.trunk.counters
     (level,) = result.levels
     # The prompt's five tokens, the last of them in the first check, which is no counted call; in
     # each other check the latest token; and every draft token, in the one check it was in.
-    assert counters.tokens == [5 + result.target_calls + level["num_draft_tokens"]] * 4
+    assert done.tokens == [5 + result.target_calls + level["num_draft_tokens"]] * 4
 
 
 def test_it_cannot_verify(folder):

@@ -12,11 +12,11 @@ from gguf_files import TOKENS, save, tensors, tiny
 from hierspec import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
-from hierspec.lm.lean.quantized import copies_that_pay, quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.native.gguf_blocks import DECODERS
+from hierspec.lm.quantized import copies_that_pay, quantize
 from hierspec.lm.weights import build_hf_model
 from hierspec.presets import defaults
 from hierspec.zoo.gguf.source import open_gguf
@@ -198,12 +198,13 @@ def test_no_copy_is_in_more_bits_than_the_target(tmp_path):
 
 def test_a_calibrated_copy_that_keeps_bits_of_a_file_is_kept_apart(tmp_path, monkeypatch):
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    monkeypatch.setattr("hierspec.lm.native.kept_panels._LEAST", 1)
     of_file: Any = load(open_gguf(write(tmp_path / "m.gguf", some), "m"), torch.float32)
     plain = copy.copy(of_file)
     plain.file = None
     for backend in (of_file, plain, of_file, plain):
         assert ("Q4_K" in quantize(backend, 4, True).formats) == (backend is of_file)
-    assert len(list((tmp_path / "cache" / "copies").iterdir())) == 2
+    assert len(list((tmp_path / "cache" / "panels").glob("*-Q4_1"))) == 2
 
 
 @pytest.mark.parametrize(

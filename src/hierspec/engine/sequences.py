@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 import torch
 
@@ -16,7 +16,7 @@ from hierspec.core.requests import NodeRequest, Propose
 from hierspec.core.rng import Noise, PhiloxRng
 from hierspec.core.round import Coroutine, propose, verified
 from hierspec.drafters.base import Drafter
-from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, ReservingCacheOwner, Slot
+from hierspec.lm.base import CacheOwner, CacheUser, ModelVerify, Slot
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
 
@@ -135,10 +135,8 @@ class LiveSequence:
         Sampled tokens depend on drafts, and drafts learnt from a text are not independent of the
         rng that wrote it, which may be this sequence's own in an earlier generation.
         """
-        # Faster than isinstance: Python caches the result for a class, not for an object.
-        if issubclass(type(owner), ReservingCacheOwner):
-            length = len(self.tokens) + self.num_remaining_tokens
-            cast(ReservingCacheOwner, owner).reserve(length)
+        if (reserve := getattr(owner, "reserve", None)) is not None:
+            reserve(len(self.tokens) + self.num_remaining_tokens)
         independent = self.params.greedy or self.root.rule.draft_independent
         can_share = not self.private and independent and self.root.rule.exact_for(True)
         return owner.open() if can_share else getattr(owner, "open_private", owner.open)()

@@ -9,7 +9,7 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.utils.documents import read_json
 from hierspec.utils.records import Record
 
-from .weights import validate_loaded
+from .weights import from_pretrained
 
 FILE = "adapter_config.json"
 
@@ -62,15 +62,7 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
     from transformers import AutoModelForCausalLM
 
     try:
-        loaded: Any = AutoModelForCausalLM.from_pretrained(
-            base,
-            dtype=dtype,
-            use_safetensors=True,
-            ignore_mismatched_sizes=True,  # they are refused below, in one line
-            output_loading_info=True,
-        )
-        model, info = loaded
-        validate_loaded(base, model, info)
+        model = from_pretrained(AutoModelForCausalLM, base, dtype, base)
         return PeftModel.from_pretrained(model, str(path)).eval()
     except HierspecError:
         raise

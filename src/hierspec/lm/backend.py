@@ -89,7 +89,6 @@ class Backend(Protocol):
     """A transformer that can be run layer range by layer range.
 
     Attributes:
-        fast_path: which implementation runs, in a few words (for ``hierspec doctor``).
         hidden_size: d, the width of the hidden states between layers.
         dtype: of the hidden states; scores are float32 (float64 for a float64 model).
         weight_dtype: of the weights.
@@ -97,7 +96,6 @@ class Backend(Protocol):
     """
 
     name: str
-    fast_path: str
     num_layers: int
     vocab_size: int
     hidden_size: int
@@ -109,10 +107,6 @@ class Backend(Protocol):
 
     def new_cache(self, capacity: int) -> Any:
         """Return an empty cache for the keys and values of ``capacity`` tokens of one sequence."""
-        ...
-
-    def grow(self, cache: Any, capacity: int) -> Any:
-        """Return a larger cache with the same contents; ``cache`` itself is left untouched."""
         ...
 
     def copy(self, source: Any, destination: Any, length: int) -> None:

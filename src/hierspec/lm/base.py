@@ -137,7 +137,11 @@ def validate_query(query: Query, name: str, max_length: int) -> None:
 
 @runtime_checkable
 class CacheOwner(Protocol):
-    """Anything that caches something for every sequence: a model, a trunk, a look-up."""
+    """Anything that caches something for every sequence: a model, a trunk, a look-up.
+
+    One that makes room beforehand has ``reserve(num_tokens)``: texts in slots opened next will have
+    up to so many tokens, drafts not counted.
+    """
 
     def open(self) -> Any:
         """Return a new, empty slot for one sequence."""
@@ -158,15 +162,6 @@ class ForkingCacheOwner(CacheOwner, Protocol):
 
     def compact(self, slot: Slot) -> None:
         """Free the part of a slot's cache that its tokens do not need."""
-        ...
-
-
-@runtime_checkable
-class ReservingCacheOwner(CacheOwner, Protocol):
-    """A cache owner that makes room beforehand, for texts of the length it has been told."""
-
-    def reserve(self, num_tokens: int) -> None:
-        """Expect texts of up to ``num_tokens`` tokens, drafts not counted, in slots opened next."""
         ...
 
 

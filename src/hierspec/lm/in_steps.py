@@ -40,7 +40,7 @@ class RunsInSteps:
                 parts = h.split([span.n for span in spans])
                 for span, states, part in zip(spans, outputs, parts, strict=True):
                     _rows(states, span).copy_(part)
-            found = [_picked(*each) for each in scored]
+            found = [picked(*each) for each in scored]
             h = torch.cat(found) if found else torch.empty(0, self.hidden_size)
         # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
@@ -51,7 +51,8 @@ def _rows(states: HiddenStates, span: Span) -> torch.Tensor:
     return states.rows.narrow(0, span.start - states.first, span.n)
 
 
-def _picked(states: HiddenStates, at: Sequence[int]) -> torch.Tensor:
+def picked(states: HiddenStates, at: Sequence[int]) -> torch.Tensor:
+    """Return the states at these places, [n, d]; those of a range as a view."""
     from hierspec.utils.reads import pick
 
     rows, first = states

@@ -25,8 +25,8 @@ from .weights import (
     WeightSource,
     build_hf_model,
     from_directory,
+    from_pretrained,
     stored_dtype,
-    validate_loaded,
     validate_reference,
     what_it_may_be,
 )
@@ -42,8 +42,6 @@ def load(
     dtype: torch.dtype | None = None,
     device: torch.device | str = "cpu",
     backend: str = "auto",
-    *,
-    trust_remote_code: bool = False,
 ) -> Backend:
     """Load a model into the backend that runs it.
 
@@ -56,7 +54,6 @@ def load(
             torch's operations, and all others by transformers' own layers. ``lean`` (torch's
             operations) and ``hf`` (transformers') choose; ``deterministic`` insists on the kernels,
             in which a token has the same bits however many are computed with it.
-        trust_remote_code: run model code that comes with the weights. Implies ``hf``.
 
     Raises:
         HierspecError: there is no such model, or it cannot be run; says what to do.
@@ -72,13 +69,11 @@ def load(
     ref = str(ref_or_source)
     path = expand_user(ref)
     if not path.is_dir():
-        return _from_hub(ref, dtype, device, backend, trust_remote_code)
+        return _from_hub(ref, dtype, device, backend)
     if is_adapter(path):
         with quiet_transformers():
             adapted = load_adapted(path, dtype or "auto")
         return wrap(plain_model(adapted.to(device)), path.name, backend)
-    if trust_remote_code:
-        return _from_pretrained(str(path), dtype, device, trust_remote_code=True)
     return _from_source(from_directory(path), dtype, device, backend)
 
 
@@ -161,10 +156,10 @@ def _from_source(
                 f"{source.name} holds quantized weights, which lean does not read: leave backend "
                 "out, or use hf"
             )
-        return _from_pretrained(str(source.path), dtype, device, name=source.name)
+        return _from_pretrained(source, dtype, device)
     own_bits = dtype is None and isinstance(source, StoredSource)
     dtype = dtype or default_dtype(stored_dtype(source), device)
-    validate_dtype(source.name, dtype)
+    _validate_dtype(source.name, dtype)
     build = _llama_backend(source, dtype, device, backend, own_bits)
     if build is not None:
         try:
@@ -181,7 +176,7 @@ def _from_source(
     from hierspec.lm.hf.decoder import HFBackend
 
     if isinstance(source, Checkpoint):
-        return _from_pretrained(str(source.path), dtype, device, name=source.name)
+        return _from_pretrained(source, dtype, device)
     try:
         model = build_hf_model(source, dtype, device)
     except KeyError as error:
@@ -189,9 +184,9 @@ def _from_source(
     return HFBackend(model, source.name)
 
 
-def validate_dtype(name: str, dtype: torch.dtype | None) -> None:
-    """Refuse a data type that nothing computes in; ``None`` where a checkpoint states none."""
-    if dtype is not None and dtype not in DTYPES:
+def _validate_dtype(name: str, dtype: torch.dtype) -> None:
+    """Refuse a data type that nothing computes in."""
+    if dtype not in DTYPES:
         raise HierspecError(
             f"the dtype of {name} is {str(dtype).removeprefix('torch.')}, in which no model runs: "
             "give another (--dtype float32, bfloat16, float16 or float64), or add the "
@@ -230,13 +225,8 @@ def _llama_backend(
     return partial(LeanBackend, source, dtype, device)
 
 
-def _from_hub(
-    ref: str, dtype: torch.dtype | None, device: torch.device, backend: str, trust_remote_code: bool
-) -> Backend:
-    """Load a snapshot's directory, fetched or from the local cache."""
+def _from_hub(ref: str, dtype: torch.dtype | None, device: torch.device, backend: str) -> Backend:
     validate_reference(ref)
-    if trust_remote_code:
-        return _from_pretrained(ref, dtype, device, trust_remote_code=True)
     from huggingface_hub import snapshot_download
 
     try:
@@ -254,44 +244,27 @@ def _from_hub(
 
 
 def _from_pretrained(
-    ref: str,
-    dtype: torch.dtype | None,
-    device: torch.device,
-    *,
-    name: str | None = None,
-    trust_remote_code: bool = False,
+    source: Checkpoint, dtype: torch.dtype | None, device: torch.device
 ) -> Backend:
-    from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     from hierspec.lm.hf.support import is_encoder_decoder
 
+    is_decoder = not is_encoder_decoder(source.config)
+    auto_class = AutoModelForCausalLM if is_decoder else AutoModelForSeq2SeqLM
     try:
-        config = AutoConfig.from_pretrained(ref, trust_remote_code=trust_remote_code)
-        if dtype is None and getattr(config, "quantization_config", None) is None:
-            stated = getattr(config, "dtype", None)
-            validate_dtype(name or ref, stated if isinstance(stated, torch.dtype) else None)
-        auto_class = AutoModelForSeq2SeqLM if is_encoder_decoder(config) else AutoModelForCausalLM
         with quiet_transformers():
-            loaded: Any = auto_class.from_pretrained(
-                ref,
-                dtype=dtype or "auto",
-                use_safetensors=True,
-                trust_remote_code=trust_remote_code,
-                ignore_mismatched_sizes=True,  # they are refused below, in one line
-                output_loading_info=True,
-            )
+            model = from_pretrained(auto_class, str(source.path), dtype or "auto", source.name)
     except Exception as error:  # models and their validators raise errors of many kinds
         if isinstance(error, MemoryError | HierspecError) or "memory" in str(error):
             raise
         raise HierspecError(
-            f"{ref} cannot be loaded by transformers: {first_line(error)}"
+            f"{source.path} cannot be loaded by transformers: {first_line(error)}"
         ) from error
-    model, info = loaded
-    validate_loaded(name or ref, model, info)
     # Quantized weights stay where they were loaded, and as they were; most refuse to be moved.
     if getattr(model, "quantization_method", None) is None:
         model = model.to(device, dtype or default_dtype(model.dtype, device))
-    return _hf_backend(model, name or ref)
+    return _hf_backend(model, source.name)
 
 
 def _validated_device(device: torch.device | str) -> torch.device:

@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from typing import Protocol
-
 import torch
 import torch.nn.functional as F
 
-from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.native.backend import NativeBackend, NativeProduct
 from hierspec.utils.threads import OneThread, is_small
 
 from .backend import Backend
 
 
-class Product(Protocol):
-    """x [N, in] → x · Wᵀ + bias [N, out]."""
+class TorchProduct:
+    """x [N, in] → x · Wᵀ + bias [N, out], by torch's operations."""
 
-    num_bytes: int
+    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
+        self._weight, self._bias = weight, bias
+        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
 
-    def __call__(self, x: torch.Tensor) -> torch.Tensor: ...
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        on_cpu = self._weight.device.type == "cpu"
+        with OneThread(on_cpu and is_small(self._weight.numel(), self.num_bytes, len(x))):
+            return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
+
+
+Product = TorchProduct | NativeProduct
 
 
 def product(
@@ -39,18 +45,7 @@ def product(
     bias = None if bias is None else bias.detach().to(backend.device, dtype)
     if isinstance(backend, NativeBackend):
         return backend.product(weight, bias)
-    return _TorchProduct(weight, bias)
-
-
-class _TorchProduct:
-    def __init__(self, weight: torch.Tensor, bias: torch.Tensor | None) -> None:
-        self._weight, self._bias = weight, bias
-        self.num_bytes = weight.nbytes + (0 if bias is None else bias.nbytes)
-
-    def __call__(self, x: torch.Tensor) -> torch.Tensor:
-        on_cpu = self._weight.device.type == "cpu"
-        with OneThread(on_cpu and is_small(self._weight.numel(), self.num_bytes, len(x))):
-            return F.linear(x.to(self._weight.dtype), self._weight, self._bias)
+    return TorchProduct(weight, bias)
 
 
 def silu_by_row(x: torch.Tensor) -> torch.Tensor:

@@ -197,7 +197,6 @@ def _rates(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.T
 
 
 def _draw(vocab: int, generator: torch.Generator, kind: str) -> list[float]:
-    """Draw one distribution, with at least one positive entry."""
     uniform = torch.rand(vocab, generator=generator, dtype=torch.float64)
     weights = -torch.log1p(-uniform) + 1e-12
     if kind == "peaked":

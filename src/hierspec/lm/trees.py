@@ -97,13 +97,9 @@ class Branches:
     def tokens(self) -> list[int]:
         return [node.token for node in self.nodes]
 
-    def find(self, parent: int, token: int) -> int | None:
-        """Return the node of ``token`` after ``parent``, if there is one."""
-        return self._children.get((parent, token))
-
     def add_child(self, parent: int, token: int) -> int:
         """Return the node of ``token`` after ``parent``, added if there was none."""
-        node = self.find(parent, token)
+        node = self._children.get((parent, token))
         return self.store_child(parent, token) if node is None else node
 
     def store_child(self, parent: int, token: int) -> int:
@@ -118,7 +114,7 @@ class Branches:
         """Return the nodes along the longest prefix of ``tokens`` that is in the tree."""
         path: list[int] = []
         for token in tokens:
-            node = self.find(path[-1] if path else -1, token)
+            node = self._children.get((path[-1] if path else -1, token))
             if node is None:
                 break
             path.append(node)

@@ -8,7 +8,7 @@ disk; the zoo's large model computes it from a smaller one.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
@@ -143,7 +143,7 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     config = read_config(path)
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
-    return Checkpoint(path, path.name, config, _locate(path), tokenizer_path)
+    return Checkpoint(path, path.name, config, locate(path), tokenizer_path)
 
 
 def read_config(path: Path) -> Any:
@@ -230,20 +230,27 @@ def validate_unused(model: str, names: Iterable[str]) -> None:
         )
 
 
-def validate_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
-    """Refuse a checkpoint in which transformers found other weights than those of the model.
+def from_pretrained(auto_class: Any, ref: str, dtype: torch.dtype | str, name: str) -> Any:
+    """Load a model by one of transformers' automatic classes, if the checkpoint has its weights.
 
-    It would initialise missing ones at random, and leave out those that it does not know.
+    Transformers would initialise missing ones at random, and leave out those that it does not know.
 
     Args:
-        info: what ``from_pretrained`` returned beside the model.
+        name: for messages.
 
     Raises:
         HierspecError: a parameter is missing, left over, or of another shape than the configuration
-            asks for.
+            asks for. Transformers raises others.
     """
     from torch import nn
 
+    model, info = auto_class.from_pretrained(
+        ref,
+        dtype=dtype,
+        use_safetensors=True,
+        ignore_mismatched_sizes=True,  # they are refused below, in one line
+        output_loading_info=True,
+    )
     mismatched: list[tuple[str, Any, Any]] = sorted(info.get("mismatched_keys") or ())
     for key, stored, expected in mismatched:
         validate_shape(name, key, stored, expected)
@@ -255,6 +262,7 @@ def validate_loaded(name: str, model: Any, info: Mapping[str, Any]) -> None:
     # Other parts, such as one that reads pictures, are none of this model's business.
     own = [key for key in unknown if key.startswith(lists) or key.rpartition(".")[0] in modules]
     validate_unused(name, own)
+    return model
 
 
 def validate_reference(ref: str) -> None:
@@ -297,7 +305,12 @@ class _Index(Record):
     weight_map: dict[str, str]  # parameter → file
 
 
-def _locate(path: Path) -> dict[str, Path]:
+def locate(path: Path) -> dict[str, Path]:
+    """Return the file of each parameter in a folder: all of one, or as an index says.
+
+    Raises:
+        HierspecError: a file is missing or damaged, or not of safetensors.
+    """
     index = path / INDEX_FILE
     if not index.is_file():
         _validate_format(path)

@@ -1,6 +1,6 @@
 """A copy of the target in fewer bits, which drafts on the target's cache [after QuantSpec].
 
-:mod:`hierspec.lm.lean.quantized` makes the copy.
+:mod:`hierspec.lm.quantized` makes the copy.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class QuantizedConfig(LevelConfig):
 
     def make(self, target: TargetInfo) -> Any:
         """Return the copy; levels of equal bits and calibration share it."""
-        from hierspec.lm.lean.quantized import quantize
+        from hierspec.lm.quantized import quantize
         from hierspec.lm.trunk.cuda_graph_copy import self_draft_for
 
         trunk = target.trunk
@@ -78,7 +78,7 @@ class QuantizedConfig(LevelConfig):
             return ()  # no such model: loading it will raise
         copies = [4, 8]
         if machine.device("auto").type == "cpu":
-            from hierspec.lm.lean.quantized import copies_that_pay
+            from hierspec.lm.quantized import copies_that_pay
 
             in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
             copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)

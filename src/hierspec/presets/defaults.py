@@ -155,7 +155,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     decodes plainly: to check several tokens there may take longer than they save.
     """
     from hierspec.config.checkpoints import can_be_copied, runs_on_own_layers
-    from hierspec.lm.lean.quantized import copies_that_pay
+    from hierspec.lm.quantized import copies_that_pay
 
     model = target.model
     is_on_cpu = isinstance(model, ModelInMemory) and model.model.device.type == "cpu"

@@ -88,7 +88,6 @@ class T5Backend(StorageBackend):
         self.max_length = longest_context(config)
         self.device = self.embedding.weight.device
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
-        self.fast_path = "transformers modules, sdpa attention"
         self.decoder_start = _start_token(model, self.name)
         self.distance_buckets = _DistanceBuckets(
             config.relative_attention_num_buckets,

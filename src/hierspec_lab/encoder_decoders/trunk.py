@@ -38,7 +38,7 @@ class SourceCache(Protocol):
 class EncoderDecoderBackend(Backend, Protocol):
     """The decoder of a model as a :class:`Backend`, and its encoder.
 
-    ``new_cache`` makes a :class:`SourceCache`; ``grow`` and ``copy`` pass on its ``encoded``.
+    ``new_cache`` makes a :class:`SourceCache`; ``copy`` passes on its ``encoded``.
     """
 
     decoder_start: int
@@ -54,10 +54,8 @@ class EncoderDecoderTrunk(Trunk):
 
     backend: EncoderDecoderBackend
 
-    def __init__(
-        self, backend: EncoderDecoderBackend, exits: Sequence[int] = (), *, chunk: int = 512
-    ) -> None:
-        super().__init__(backend, exits, chunk=chunk)
+    def __init__(self, backend: EncoderDecoderBackend, exits: Sequence[int] = ()) -> None:
+        super().__init__(backend, exits)
         self.encoder_calls = 0
         self._encoded: WeakValueDictionary[tuple[int, ...], Any] = WeakValueDictionary()
 

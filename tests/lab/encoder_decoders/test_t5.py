@@ -12,6 +12,7 @@ import torch
 from engine_law import generation_law
 from installed import installed
 from tiny_models import ENCODER_DECODERS, tiny_model
+from work import Work
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli import run
@@ -118,7 +119,8 @@ def test_scores_are_the_models_own_beyond_the_longest_distance_it_tells_apart():
 
 @pytest.mark.parametrize("family", ["t5", "umt5"])  # biases of one block for all, and of each
 def test_a_tree_scores_as_its_paths_do(family):
-    trunk = EncoderDecoderTrunk(T5Backend(tiny_model(family, seed=4)), [1], chunk=16)
+    trunk = EncoderDecoderTrunk(T5Backend(tiny_model(family, seed=4)), [1])
+    trunk.chunk = 16
     view, slot = trunk.view(), trunk.open()
     text, number = [0, *range(3, 60)], itertools.count(60)
     tree, _ = Tree.merge([[5, 6, 7], [5, 8, 9, 10], [11]])
@@ -130,10 +132,10 @@ def test_a_tree_scores_as_its_paths_do(family):
         wanted = [view.score([Query(trunk.open(), one, len(one))]) for one in contexts]
         assert (found - torch.cat(wanted)).abs().max() < 1e-9
         if source == tuple(SOURCES[0]):
-            before = trunk.counters.tokens[0]
+            done = Work(trunk)
             text = [*text, 5, 8, next(number)]  # a path is accepted: its keys are moved, and kept
             found = view.score([Query(slot, Context(text, source=source), len(text))])
-            assert trunk.counters.tokens[0] - before == 1
+            assert done.tokens[0] == 1
             context = Context(text, source=source)
             alone = view.score([Query(trunk.open(), context, len(text))])
             assert (found - alone).abs().max() < 1e-9

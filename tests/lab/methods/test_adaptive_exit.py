@@ -12,6 +12,7 @@ from exit_tables import TabularExit
 from fakes.models import Ledger, ToyBackend
 from loading import hierarchy_of
 from tabular_cases import FAMILIES, V, chain, models
+from work import Work
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft
@@ -68,7 +69,7 @@ def test_rows_are_those_of_the_first_sure_exit_and_no_work_is_done_twice(seed):
     """Drafts, checks by the whole model, rejections and commits, three sequences at once."""
     rng = random.Random(seed)
     trunk = Trunk(ToyBackend(), [2, 4])
-    adaptive = AdaptiveExit([trunk.view(2), trunk.view(4)], FLOOR, "toy@2|4")
+    done, adaptive = Work(trunk), AdaptiveExit([trunk.view(2), trunk.view(4)], FLOOR, "toy@2|4")
     slots = [adaptive.open() for _ in range(3)]
     committed = [[rng.randrange(VOCAB) for _ in range(rng.randint(1, 9))] for _ in slots]
     drafts = [()] * 3
@@ -108,7 +109,7 @@ def test_rows_are_those_of_the_first_sure_exit_and_no_work_is_done_twice(seed):
         else:
             assert (adaptive.score(queries) - torch.cat(expected)).abs().max() < 1e-12
     assert min(used[2], used[4]) > 10, "both exits are used"
-    assert trunk.counters.tokens == [sum(one.work[s] for one in ledgers) for s in range(3)]
+    assert done.tokens == [sum(one.work[s] for one in ledgers) for s in range(3)]
 
 
 def test_confidence_is_read_at_the_levels_temperature():
@@ -147,14 +148,13 @@ def test_the_runtime_says_which_temperature(tiny_family, monkeypatch, request_t,
 def test_the_target_computes_nothing_that_an_exit_has(tiny_family):
     """Every layer sees the text and the rejected drafts once; upper segments no more than lower."""
     hierarchy = built(tiny_family["target"])
-    prompt = [11, 4, 4, 30, 8]
+    done, prompt = Work(hierarchy.root.model.trunk), [11, 4, 4, 30, 8]
     result = hierarchy.generate(prompt, max_new_tokens=30, ignore_eos=True)
-    tokens = hierarchy.root.model.trunk.counters.tokens
     (level,) = result.levels
     length = len(prompt) + 30
     # A draft's last token and a bonus are read by the next call alone: never more than all written.
-    assert tokens[0] <= length + level["num_draft_tokens"] - level["num_accepted_tokens"]
-    assert tokens[0] >= tokens[1] >= tokens[2] >= length - 1
+    assert done.tokens[0] <= length + level["num_draft_tokens"] - level["num_accepted_tokens"]
+    assert done.tokens[0] >= done.tokens[1] >= done.tokens[2] >= length - 1
 
 
 def test_the_engines_law_is_the_targets():

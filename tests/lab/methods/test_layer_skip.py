@@ -9,6 +9,7 @@ import torch
 from fakes.models import Ledger, ToyBackend
 from loading import hierarchy_of
 from tiny_models import save_tiny, tiny_model
+from work import Work
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -230,8 +231,9 @@ def test_skipping_is_the_model_with_those_layers_taken_out(tmp_path, backend, sk
 def test_skipped_paths_rewind_and_grow_like_any_model(seed, monkeypatch):
     monkeypatch.setattr("hierspec.lm.trunk.slots._FIRST_CAPACITY_ON_CPU", 256)
     rng = random.Random(seed)
-    trunk = Trunk(SkippingBackend(ToyBackend(), (1, 2, 4)), chunk=rng.choice([4, 512]))
-    view, slot = trunk.view(), trunk.open()
+    trunk = Trunk(SkippingBackend(ToyBackend(), (1, 2, 4)))
+    trunk.chunk = rng.choice([4, 512])
+    done, view, slot = Work(trunk), trunk.view(), trunk.open()
     committed, pending, ledger = [1, 2], (), Ledger(1)
     for step in range(50):
         pending = (*pending[: rng.randint(0, len(pending))], rng.randrange(VOCAB))
@@ -243,7 +245,7 @@ def test_skipped_paths_rewind_and_grow_like_any_model(seed, monkeypatch):
         want = other.score([Query(other.open(), context, len(context))])
         assert (view.score([Query(slot, context, len(context))]) - want).abs().max() < 1e-12
         ledger.ask(list(context), 0)
-    assert trunk.counters.tokens == ledger.work
+    assert done.tokens == ledger.work
 
 
 def test_skipping_shares_the_targets_weights_and_cache(tiny_family):

@@ -23,8 +23,8 @@ from hierspec.core.context import Context
 from hierspec.lm import poison
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.native import library
+from hierspec.lm.quantized import quantize
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
@@ -145,7 +145,8 @@ def history(backend, trunk_class, seed):
     """Scores of a random history of all forms of a model on one slot, and those of the target and
     its exits on slots of their own."""
     rng = random.Random(seed)
-    trunk = trunk_class(backend, [1, 3], chunk=rng.choice([4, 512]))
+    trunk = trunk_class(backend, [1, 3])
+    trunk.chunk = rng.choice([4, 512])
     exact = [trunk.view(1), trunk.view(3), trunk.view()]
     skips = [Skip.whole_layers([1]), Skip.whole_layers([2]), Skip((0, 3), (1,)), Skip((0, 1), ())]
     drafts = [SelfDraft(trunk, SkippingBackend(backend, skip)) for skip in skips]

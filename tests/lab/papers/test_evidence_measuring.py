@@ -14,6 +14,7 @@ from paper_evidence.experiments import Experiment
 from paper_evidence.families import FAMILIES
 from paper_evidence.files import ExperimentRun
 from paper_evidence.methods import MethodSpec, hispec
+from work import Work
 
 from hierspec.errors import HierspecError
 from hierspec_lab.papers import prompts
@@ -65,9 +66,9 @@ def test_prices_of_exits_are_what_the_counters_say(bonus):
     layers = np.diff([0, *trunk.exits])
     text, request = list(range(40, 52)), counting.RunRequest(24, 0.0, 3)
     method.run(text, request)  # the prompt's own call is not a call of a level
-    before = np.array(trunk.counters.calls)
+    done = Work(trunk)
     run = method.run(text, request)
-    passes = (np.array(trunk.counters.calls) - before) @ layers / trunk.exits[-1] - 1
+    passes = np.array(done.calls) @ layers / trunk.exits[-1] - 1
     priced = sum(level.calls * prices[level.name] for level in run.counters)
     # A check of no draft, at the end of a text, runs all layers of its exit with or without.
     assert passes == pytest.approx(priced, abs=0.0 if bonus else 0.5)

@@ -18,12 +18,12 @@ from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import KINDS
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
 from hierspec.lm.native.matrices import PackedMatrix
 from hierspec.lm.products import product
+from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.zoo import registry

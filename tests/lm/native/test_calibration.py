@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import shutil
+
 import pytest
 import torch
 from rich.progress import Progress
@@ -9,7 +11,6 @@ from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
 
 from hierspec.errors import HierspecError
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import calibration
 from hierspec.lm.native.backend import COPY_FORMS
@@ -17,6 +18,7 @@ from hierspec.lm.native.calibration import NotCalibratedWarning
 from hierspec.lm.native.formats import FORMATS
 from hierspec.lm.native.gguf_blocks import values
 from hierspec.lm.native.rounding import round_to
+from hierspec.lm.quantized import quantize
 from hierspec.methods.quantized import QuantizedConfig
 
 FORMS = sorted(COPY_FORMS.values())
@@ -25,7 +27,8 @@ FORMS = sorted(COPY_FORMS.values())
 @pytest.fixture(autouse=True)
 def cache(monkeypatch, tmp_path):
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache" / "copies"
+    monkeypatch.setattr("hierspec.lm.native.kept_panels._LEAST", 1)
+    return tmp_path / "cache" / "panels"
 
 
 @pytest.mark.parametrize("form", FORMS)
@@ -83,8 +86,8 @@ def test_a_copy_is_calibrated_once_and_again_where_the_file_is_damaged(
 ):
     backend = load(save_tiny("llama", tmp_path / "m", seed=1), dtype=torch.bfloat16)
     begun = []
-    moments = calibration._moments
-    monkeypatch.setattr(calibration, "_moments", lambda *given: begun.append(1) or moments(*given))
+    draw = calibration._draw_texts
+    monkeypatch.setattr(calibration, "_draw_texts", lambda *given: begun.append(1) or draw(*given))
 
     def panels(calibrate=True):
         layers = quantize(backend, 4, calibrate).layer_weights
@@ -94,15 +97,14 @@ def test_a_copy_is_calibrated_once_and_again_where_the_file_is_damaged(
     assert not torch.equal(made, panels(False))
     assert torch.equal(panels(), made)
     assert len(begun) == 1
-    (file,) = cache.iterdir()
+    file = cache / f"{calibration._key(backend)}-Q4_1"
     content = bytearray(file.read_bytes())
     content[-1] ^= 1
     for damaged in (content, content[:20], b""):
         file.write_bytes(damaged)
         assert torch.equal(panels("auto"), made)
     assert len(begun) == 4
-    file.unlink()
-    cache.rmdir()
+    shutil.rmtree(cache)
     cache.write_text("no folder can be made here")
     assert torch.equal(panels(), made)
 
@@ -110,9 +112,7 @@ def test_a_copy_is_calibrated_once_and_again_where_the_file_is_damaged(
 def test_when_a_copy_is_calibrated(tmp_path, monkeypatch):
     path, made = save_tiny("llama", tmp_path / "m", seed=1), []
     backend = load(path, dtype=torch.float32)
-    monkeypatch.setattr(
-        "hierspec.lm.lean.quantized.calibrated_copy", lambda _, bits: made.append(bits)
-    )
+    monkeypatch.setattr("hierspec.lm.quantized.calibrated_copy", lambda _, bits: made.append(bits))
     for bits in COPY_FORMS:
         quantize(backend, bits, "auto")
     assert sorted(made) == [4, 5, 6]

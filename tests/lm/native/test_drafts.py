@@ -14,10 +14,10 @@ from tiny_models import save_tiny
 from hierspec import HierspecError
 from hierspec.core.context import Context
 from hierspec.lm.base import Query, drafts_in_one_call
-from hierspec.lm.lean.quantized import quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
+from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.sampler import NoDistributionError, Sampler
@@ -50,7 +50,8 @@ def calls(monkeypatch):
 
 def model_of(backend, form, chunk=512):
     """A drafting model, and the target on its trunk."""
-    trunk = Trunk(backend, [1] if form == "exit" else [], chunk=chunk)
+    trunk = Trunk(backend, [1] if form == "exit" else [])
+    trunk.chunk = chunk
     if form in ("whole", "exit"):
         return trunk.view(FORMS[form]), trunk.view()
     return SelfDraft(trunk, quantize(backend, FORMS[form])), trunk.view()

@@ -12,10 +12,10 @@ import pytest
 import torch
 from tiny_models import save_tiny
 
-from hierspec.lm.lean.quantized import copies_that_pay, quantize
 from hierspec.lm.load import load
 from hierspec.lm.native import compiler, library
 from hierspec.lm.native.matrices import PackedMatrix
+from hierspec.lm.quantized import copies_that_pay, quantize
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 TRIED = 3  # compiled by `load`: the layers, and the products of two formats
@@ -167,7 +167,7 @@ def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment
     assert [each.category for each in caught] == [library.NoKernelsWarning] * (not turned_off)
     backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)
     for bits in (8, 4):
-        assert quantize(backend, bits).fast_path == f"lean, int{bits} weights"
+        assert quantize(backend, bits).name == f"{backend.name}:int{bits}"
     assert copies_that_pay() == []
 
 

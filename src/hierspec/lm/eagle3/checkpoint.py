@@ -10,16 +10,14 @@ from __future__ import annotations
 from pathlib import Path
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 
 from hierspec.errors import HierspecError
-from hierspec.lm.weights import SINGLE_FILE
+from hierspec.lm.weights import Checkpoint, locate, validate_shape
+from hierspec.utils.files import expand_user
 
 from .config import Eagle3Config, read_config
 from .network import Eagle3Network
 
-SHARDS = "model-*-of-*.safetensors"
 _IGNORED = ("embed_tokens.weight",)
 
 
@@ -29,19 +27,10 @@ def read_network(folder: str | Path) -> Eagle3Network:
     Raises:
         HierspecError: there is no such folder, or no EAGLE-3 drafter in it.
     """
-    network, folder = Eagle3Network(read_folder(folder)), Path(folder).expanduser()
-    path = folder / SINGLE_FILE
-    files = [path] if path.is_file() else sorted(folder.glob(SHARDS))
-    if not files:
-        raise HierspecError(
-            f"{path} is missing: only safetensors are read; convert other formats with "
-            "safetensors.torch.save_file"
-        )
-    try:
-        tensors = {_rename(n): t for path in files for n, t in load_file(path).items()}
-    except (SafetensorError, OSError) as error:
-        raise HierspecError(f"{path} is damaged ({error}): fetch or write it again") from None
-    _load_tensors(network, tensors, path)
+    network, folder = Eagle3Network(read_folder(folder)), expand_user(folder)
+    source = Checkpoint(folder, str(folder), None, locate(folder), None)
+    names = (name for name in source.names() if name not in _IGNORED)
+    _load_tensors(network, {_rename(name): source.tensor(name) for name in names}, source.name)
     return network.eval()
 
 
@@ -51,7 +40,7 @@ def read_folder(folder: str | Path) -> Eagle3Config:
     Raises:
         HierspecError: there is no such folder, or no EAGLE-3 drafter in it.
     """
-    folder = Path(folder).expanduser()
+    folder = expand_user(folder)
     if not folder.is_dir():
         raise HierspecError(f"no directory {str(folder)!r}: give the folder of an EAGLE-3 drafter")
     return read_config(folder / "config.json")
@@ -61,7 +50,7 @@ def _rename(name: str) -> str:
     return name.replace("layers.0.", "midlayer.", 1) if name.startswith("layers.0.") else name
 
 
-def _load_tensors(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: Path) -> None:
+def _load_tensors(network: Eagle3Network, tensors: dict[str, torch.Tensor], path: str) -> None:
     config, expected = network.config, network.state_dict()
     if "d2t" not in tensors and config.draft_vocab_size == config.vocab_size:
         tensors |= {"d2t": expected["d2t"], "t2d": torch.ones_like(expected["t2d"])}
@@ -71,12 +60,8 @@ def _load_tensors(network: Eagle3Network, tensors: dict[str, torch.Tensor], path
     for name, tensor in expected.items():
         if name not in tensors:
             raise HierspecError(f"{path} lacks {name!r}: it is not an EAGLE-3 drafter of one layer")
-        if tensors[name].shape != tensor.shape:
-            raise HierspecError(
-                f"{path}: {name} has shape {tuple(tensors[name].shape)}, where its config.json "
-                f"asks for {tuple(tensor.shape)}"
-            )
-    if unknown := sorted(set(tensors) - set(expected) - set(_IGNORED)):
+        validate_shape(path, name, tensors[name].shape, tensor.shape)
+    if unknown := sorted(set(tensors) - set(expected)):
         raise HierspecError(f"{path} holds {unknown[0]!r}, which no EAGLE-3 drafter has")
     network.load_state_dict({name: tensors[name] for name in expected})
     ids = network.scored_ids

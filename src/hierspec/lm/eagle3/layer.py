@@ -7,6 +7,7 @@ and the hidden state of the token before.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -33,11 +34,13 @@ class Eagle3Layer:
             row's bits do not depend on what is computed beside it.
 
     Attributes:
-        model: the layer and the head, whose caches are those of any model.
+        model: the layer and the head, which scores tokens that are none of the network's −∞; its
+            caches are those of any model.
     """
 
     def __init__(self, network: Eagle3Network, backend: Backend) -> None:
-        source, shape, dtype = _NetworkSource(network), _shape(network), backend.weight_dtype
+        source, dtype = _NetworkSource(network), backend.weight_dtype
+        shape = replace(LlamaShape.from_config(source.config), num_inputs=2)
         self.model: LeanBackend
         if isinstance(backend, NativeBackend):
             kind, library = backend.attention_dtype, backend.library
@@ -65,29 +68,6 @@ class Eagle3Layer:
         inputs = torch.stack((embedded.to(self.dtype), hidden), 1)
         start = hidden if self._first_norm is None else self._first_norm(hidden)
         return self.model.layers(start, 0, 1, spans, inputs)
-
-    def scores(self, output: torch.Tensor) -> torch.Tensor:
-        """Return scores [N, V] of outputs [N, d], −∞ for tokens that the network does not score."""
-        return self.model.head(output)
-
-
-def _shape(network: Eagle3Network) -> LlamaShape:
-    config = network.config
-    return LlamaShape(
-        vocab_size=config.vocab_size,
-        num_layers=1,
-        hidden_size=config.hidden_size,
-        intermediate_size=config.intermediate_size,
-        num_heads=config.num_heads,
-        num_kv_heads=config.num_kv_heads,
-        head_dim=config.head_dim,
-        eps=config.eps,
-        max_length=config.max_length,
-        qk_norm=False,
-        windows=(None,),
-        biased=frozenset("qkvo" if config.attention_bias else ""),
-        num_inputs=2,
-    )
 
 
 class _NetworkSource:

@@ -25,14 +25,6 @@ from .network import Eagle3Network
 _FIRST_CAPACITY = 256
 
 
-class Eagle3Counters:
-    """Passes of the network since it was made, and rows: those that read the target's features and
-    those that read its own outputs."""
-
-    def __init__(self) -> None:
-        self.calls, self.target_rows, self.own_rows = 0, 0, 0
-
-
 @dataclass(slots=True, eq=False)
 class _Eagle3State:
     """What the network has cached of a sequence, attached to its slot in the target's trunk.
@@ -110,7 +102,6 @@ class Eagle3Model(SlotSharingModel):
         self.vocab_size = backend.vocab_size
         self.max_length = backend.max_length
         self.device = backend.device
-        self.counters = Eagle3Counters()
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """See :meth:`hierspec.lm.base.LanguageModel.score`.
@@ -121,7 +112,7 @@ class Eagle3Model(SlotSharingModel):
             output = self._outputs(queries)
         # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
-            return self.layer.scores(output)
+            return self.layer.model.head(output)
 
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
@@ -136,7 +127,7 @@ class Eagle3Model(SlotSharingModel):
                 ends[i] = states[i].pending.add_child(ends[i], token)
             self._run_pending([states[i] for i in indices])
             output = torch.stack([states[i].output_after(ends[i]) for i in indices])
-            return self.layer.scores(output)
+            return self.layer.model.head(output)
 
         return scores, next_scores
 
@@ -209,8 +200,6 @@ class Eagle3Model(SlotSharingModel):
         hidden = self.layer.fuse(torch.cat(self.trunk.hidden_states(ranges, self.layers)))
         spans = [span for _, span in new_spans]
         output = self.layer(hidden, self._embed(ids, spans), spans)
-        self.counters.calls += 1
-        self.counters.target_rows += len(ids)
         for (i, span), rows in zip(new_spans, output.split([s.n for s in spans]), strict=True):
             state, query = states[i], queries[i]
             state.truncate(span.start)
@@ -242,8 +231,6 @@ class Eagle3Model(SlotSharingModel):
             tokens = [node.token for _, node in rows]
             hidden = torch.stack([state.output_after(node.parent) for state, node in rows])
             output = self.layer(hidden, self._embed(tokens, spans), spans)
-            self.counters.calls += 1
-            self.counters.own_rows += len(tokens)
             for (state, _), row in zip(rows, output, strict=True):
                 state.outputs.append(row)
 
@@ -271,7 +258,9 @@ class Eagle3Model(SlotSharingModel):
     def _make_room(self, state: _Eagle3State, end: int) -> None:
         capacity = self.layer.model.capacity(state.cache)
         if end > capacity:
-            state.cache = self.layer.model.grow(state.cache, max(2 * capacity, end))
+            cache = self.layer.model.new_cache(max(2 * capacity, end))
+            self.layer.model.copy(state.cache, cache, capacity)
+            state.cache = cache
 
     def __repr__(self) -> str:
         return f"Eagle3Model({self.name!r}, layers={self.layers}, V={self.vocab_size})"

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 import torch
@@ -24,7 +25,7 @@ from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Span
 
-from .cache import PackedSpansCache
+from .cache import SpansCache
 
 _NAME = "hierspec_packed"
 
@@ -116,14 +117,20 @@ def with_tree_masks(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
         tree_mask = mask.new_zeros(end, end)
         positions = stored.to(mask.device)
         tree_mask[span.start :] = mask[positions[span.start :, None], positions]
-        module = _with_buffer(module, path, buffer_name, tree_mask[None, None])
+        masks_of = partial(_with_buffer, name=buffer_name, buffer=tree_mask[None, None])
+        module = _with_submodule(module, path, masks_of)
     return module
 
 
-def _with_buffer(module: nn.Module, path: Sequence[str], name: str, buffer: torch.Tensor) -> Any:
+def _with_buffer(module: nn.Module, name: str, buffer: torch.Tensor) -> Any:
+    return _stand_in_module(module, _buffers={**module._buffers, name: buffer})
+
+
+def _with_submodule(module: Any, path: Sequence[str], make: Callable[[Any], Any]) -> Any:
+    """Return a stand-in with what ``make`` makes of the submodule at ``path``."""
     if not path:
-        return _stand_in_module(module, _buffers={**module._buffers, name: buffer})
-    child: Any = _with_buffer(module.get_submodule(path[0]), path[1:], name, buffer)
+        return make(module)
+    child = _with_submodule(module._modules[path[0]], path[1:], make)
     return _stand_in_module(module, _modules={**module._modules, path[0]: child})
 
 
@@ -171,7 +178,7 @@ class PackedAttention:
     def __init__(
         self,
         name: str,
-        cache: PackedSpansCache,
+        cache: SpansCache,
         masks: dict[str, list[torch.Tensor | None]],
         kinds: Sequence[str],
     ) -> None:
@@ -181,23 +188,14 @@ class PackedAttention:
     def layer(self, layer: nn.Module, paths: Sequence[str]) -> Any:
         """Return a stand-in for ``layer`` whose attentions, at ``paths``, are this one."""
         for path in paths:
-            layer = self._with_attention(layer, path)
+            layer = _with_submodule(layer, path.split("."), self._attention)
         return layer
 
-    def _with_attention(self, module: nn.Module, path: str) -> Any:
-        name, _, rest = path.partition(".")
-        child: Any = module._modules[name]
-        if rest:
-            child = self._with_attention(child, rest)
-        else:
-            config = self._config(child.config)
-            child = _stand_in_module(child, config=config, hierspec_packed=self)
-        return _stand_in_module(module, _modules={**module._modules, name: child})
-
-    def _config(self, config: Any) -> Any:
-        if id(config) not in self._configs:
-            self._configs[id(config)] = stand_in(config, _attn_implementation_internal=_NAME)
-        return self._configs[id(config)]
+    def _attention(self, own: Any) -> Any:
+        key = id(own.config)
+        if key not in self._configs:
+            self._configs[key] = stand_in(own.config, _attn_implementation_internal=_NAME)
+        return _stand_in_module(own, config=self._configs[key], hierspec_packed=self)
 
     def __call__(
         self,

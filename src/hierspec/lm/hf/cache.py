@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
-from typing import Any, Self
+from typing import Any
 
 import torch
 
@@ -51,11 +51,6 @@ class Storage:
         """Return a tensor for ``capacity`` rows like those of x [1, H_kv, n, d]."""
         return poison.empty((1, x.shape[1], self.capacity, x.shape[3]), x.dtype, x.device)
 
-    def grow(self, capacity: int) -> Self:
-        new = type(self)(len(self.keys), capacity)
-        self.copy_to(new, self.capacity)
-        return new
-
     def copy_to(self, destination: Storage, length: int) -> None:
         """Copy the first ``length`` positions to another storage."""
         destination.first_long = self.first_long
@@ -69,40 +64,24 @@ class Storage:
                     target = targets[i] = destination._tensor_like(source)
                 target[:, :, :length] = source[:, :, :length]
 
-    def move(self, indices: Sequence[int], start: int) -> None:
-        """Copy the keys and values stored at ``indices`` to ``start …``, in order."""
-        for tensor in (*self.keys, *self.values):
-            if tensor is not None:
-                tensor[:, :, start : start + len(indices)] = tensor[:, :, list(indices)]
-
 
 class StorageBackend(RunsInSteps):
     """The methods of a backend whose caches are :class:`Storage` objects."""
-
-    def grow(self, cache: Storage, capacity: int) -> Storage:
-        return cache.grow(capacity)
 
     def copy(self, source: Storage, destination: Storage, length: int) -> None:
         source.copy_to(destination, length)
 
     def move(self, cache: Storage, indices: Sequence[int], start: int) -> None:
-        cache.move(indices, start)
+        for tensor in (*cache.keys, *cache.values):
+            if tensor is not None:
+                tensor[:, :, start : start + len(indices)] = tensor[:, :, list(indices)]
 
 
-class SingleSpanCache:
-    """A transformers cache of one sequence, as far as layers use it."""
+class SpansCache:
+    """A transformers cache of packed sequences, as far as layers use it.
 
-    def __init__(self, span: Span) -> None:
-        self.span = span
-
-    def update(
-        self, k: torch.Tensor, v: torch.Tensor, layer_idx: int, *_: Any, **__: Any
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        return self.span.cache.write(layer_idx, self.span.start, k, v)
-
-
-class PackedSpansCache:
-    """The same for packed sequences, whose keys and values :class:`PackedAttention` reads."""
+    The keys and values of several are read by :class:`.attention.PackedAttention`.
+    """
 
     def __init__(self, spans: Sequence[Span]) -> None:
         self.spans = spans
@@ -116,4 +95,4 @@ class PackedSpansCache:
             rows = slice(row, row + n)
             self.views.append(cache.write(layer_idx, start, k[:, :, rows], v[:, :, rows]))
             row += n
-        return k, v
+        return self.views[0] if len(self.spans) == 1 else (k, v)

@@ -33,7 +33,7 @@ from .attention import (
     with_tree_masks,
     without_parts,
 )
-from .cache import PackedSpansCache, SingleSpanCache, Storage, StorageBackend
+from .cache import SpansCache, Storage, StorageBackend
 from .support import (
     layer_kinds,
     longest_context,
@@ -85,7 +85,6 @@ class HFBackend(StorageBackend):
                 f"{self.name} uses the attention {self.attention_name!r}, which takes no masks of "
                 "our own; load it with attn_implementation='sdpa' or 'eager'"
             )
-        self.fast_path = f"transformers layers, {self.attention_name} attention"
         self.logit_scale = getattr(config, "logit_scale", None)  # Cohere
         self.logit_divisor = getattr(config, "logits_scaling", None)  # Granite
         self.logit_cap = getattr(config, "final_logit_softcapping", None)
@@ -145,10 +144,8 @@ class HFBackend(StorageBackend):
         kinds = {self.kinds[part.layer] for part in parts}
         rotary = self._rotary(h, spans, kinds)
         masks = {kind: [self._mask(span, kind) for span in spans] for kind in kinds}
-        if len(spans) == 1:
-            cache, packed = SingleSpanCache(spans[0]), None
-        else:
-            cache = PackedSpansCache(spans)
+        cache, packed = SpansCache(spans), None
+        if len(spans) > 1:
             packed = PackedAttention(self.attention_name, cache, masks, self.kinds)
         for i, attention, mlp in parts:
             kind, layer = self.kinds[i], self.modules[i]

@@ -137,7 +137,6 @@ def longest_context(config: Any) -> Any:
 
 
 def _is_recurrent(config: Any) -> bool:
-    """Return whether transformers marks the config's model class as stateful."""
     if config.model_type in _ATTENTION_ONLY:
         return False
     from transformers import AutoModelForCausalLM

@@ -45,7 +45,6 @@ from .loader import LeanLoader
 from .shape import LlamaShape, rotations
 
 _INITIAL_LENGTH = 2048
-_MASK_ROWS = 64
 
 
 class LeanBackend(RunsInSteps):
@@ -86,23 +85,16 @@ class LeanBackend(RunsInSteps):
         self._windows = shape.distinct_windows
         self.attends_to_all = self._windows == (None,)
         self._rotations = torch.empty(0)
-        self._mask = torch.empty(0, 0)
         loader = LeanLoader(source, shape, self)
         self._embedding, self.stack, self._norm, self._lm_head = loader.load()
         self._scored = loader.scored
         self.vocab_size = shape.vocab_size
         self._weights_per_layer = self.stack[0].num_weights
         give_back_memory()
-        self.fast_path = f"lean, {str(dtype).removeprefix('torch.')} weights"
 
     def new_cache(self, capacity: int) -> torch.Tensor:
         shape = (self.num_layers, 1, 2 * self.shape.num_kv_heads, capacity, self.shape.head_dim)
         return poison.empty(shape, self.attention_dtype, self.device)
-
-    def grow(self, cache: torch.Tensor, capacity: int) -> torch.Tensor:
-        new = self.new_cache(capacity)
-        new[:, :, :, : cache.shape[3]] = cache
-        return new
 
     def copy(self, source: torch.Tensor, destination: torch.Tensor, length: int) -> None:
         destination[:, :, :, :length] = source[:, :, :, :length]
@@ -187,13 +179,11 @@ class LeanBackend(RunsInSteps):
         return OneThread(self.device.type == "cpu" and is_small(num_weights, size, rows))
 
     def _attended_by(self, spans: Sequence[Span]) -> Attended:
-        pairs = [[self._attended(span, window) for span in spans] for window in self._windows]
         return Attended(
             self._rotations_at(spans),
             [span.start for span in spans],
             [span.n for span in spans],
-            [[first for first, _ in row] for row in pairs],
-            [[mask for _, mask in row] for row in pairs],
+            [[self._attended(span, window) for span in spans] for window in self._windows],
         )
 
     def _attended(self, span: Span, window: int | None) -> tuple[int, torch.Tensor | None]:
@@ -211,9 +201,10 @@ class LeanBackend(RunsInSteps):
         first = 0 if window is None else max(0, start + 1 - window)
         if n == 1 or (start == 0 and (window is None or n <= window)):
             return first, None
-        mask = self._causal(n, start)[:, first:]
+        shape, dtype = (n, end), self.attention_dtype
+        mask = torch.full(shape, -math.inf, dtype=dtype, device=self.device).triu_(start + 1)
+        mask = mask[:, first:]
         if window is not None and end > window:
-            mask = mask.clone()
             rows = torch.arange(start, end, device=self.device)[:, None]
             columns = torch.arange(first, end, device=self.device)[None, :]
             mask.masked_fill_(columns <= rows - window, -math.inf)
@@ -230,25 +221,6 @@ class LeanBackend(RunsInSteps):
             mask = send(mask, self.device)
         # Accelerators need rows that begin at aligned addresses; a slice's do not.
         return mask.contiguous()
-
-    def _causal(self, n: int, start: int) -> torch.Tensor:
-        """Return [n, start + n]: 0 up to column start + r in row r, −∞ beyond; do not change it.
-
-        For few rows it is a slice of one mask that covers any start: making a new one takes longer
-        than a layer of a small model.
-        """
-        if n > _MASK_ROWS:
-            return self._new_mask(n, start)
-        mask = self._mask  # another thread may replace it by a longer one
-        last_start = mask.shape[1] - _MASK_ROWS  # the last one that the mask covers
-        if start > last_start:
-            last_start = max(_INITIAL_LENGTH, 1 << start.bit_length())
-            self._mask = mask = self._new_mask(_MASK_ROWS, last_start)
-        return mask[:n, last_start - start : last_start + n]
-
-    def _new_mask(self, n: int, start: int) -> torch.Tensor:
-        size, dtype = (n, start + n), self.attention_dtype
-        return torch.full(size, -math.inf, dtype=dtype, device=self.device).triu_(start + 1)
 
     def _rotations_at(self, spans: Sequence[Span]) -> torch.Tensor:
         """Return [N, 1, D / 2] complex, for the positions of ``spans``."""

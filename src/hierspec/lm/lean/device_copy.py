@@ -19,13 +19,13 @@ from hierspec.lm.native.rounding import round_to
 
 from .decoder import LeanBackend
 from .fused import has_triton
-from .layers import Layer, Weights
+from .layers import Layer, Matrix
 
 _MAX_ROWS = 64  # of a product in Triton; more are faster with weights that are widened first
 
 
-class DeviceMatrix:
-    """:class:`~.layers.Weights` in 8 or 4 bits.
+class DeviceMatrix(Matrix):
+    """A matrix in 8 or 4 bits.
 
     Attributes:
         codes: int8 [out, in]; in 4 bits uint8 [out, groups, 16], a byte holding the codes of inputs
@@ -68,8 +68,7 @@ class DeviceMatrix:
         if self.in_triton and len(x) <= _MAX_ROWS and x.dtype != torch.float64:
             from . import triton_kernels
 
-            product = triton_kernels.product_8 if self.bits == 8 else triton_kernels.product_4
-            return product(x.contiguous(), self.codes, self.grid, self.bias)
+            return triton_kernels.product(x.contiguous(), self.codes, self.grid, self.bias)
         bias = None if self.bias is None else self.bias.to(x.dtype)
         return F.linear(x, self.dense().to(x.dtype), bias)
 
@@ -83,7 +82,7 @@ class DeviceCopy(LeanBackend):
         vars(self).update(vars(backend))
         matrices: list[DeviceMatrix] = []
 
-        def quantized(matrix: Weights, bits: int) -> DeviceMatrix:
+        def quantized(matrix: Matrix, bits: int) -> DeviceMatrix:
             matrices.append(DeviceMatrix(matrix.dense(), matrix.bias, bits))
             return matrices[-1]
 
@@ -97,5 +96,4 @@ class DeviceCopy(LeanBackend):
         self._lm_head = quantized(backend._lm_head, 8)  # its errors are errors of the scores
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
-        self.fast_path = f"lean, int{bits} weights" + ", Triton" * matrices[0].in_triton
         self.num_bytes = sum(matrix.num_bytes for matrix in matrices)

@@ -19,9 +19,8 @@ from torch import Tensor
 
 from hierspec.lm.cudnn import without_cudnn
 
-from .call_places import CallPlaces, NodePlaces
 from .decoder import LeanBackend
-from .fused import operations
+from .fused import CallPlaces, NodePlaces, Operations, has_triton
 from .layers import Layer
 
 
@@ -30,7 +29,11 @@ class FixedShapeForward:
 
     def __init__(self, backend: LeanBackend) -> None:
         self.backend = backend
-        self.operations = operations(backend.device)
+        self.operations = Operations()
+        if has_triton(backend.device):
+            from .triton_kernels import TritonOperations
+
+            self.operations = TritonOperations()
         self.stack = backend.stack
         self.heads, self.kv_heads = backend.shape.num_heads, backend.shape.num_kv_heads
         # The backend makes a longer table when it needs one; recorded calls still read this one.

@@ -7,33 +7,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
 
-class Weights(Protocol):
-    """``x [n, in] → x @ weight.T + bias [n, out]``, however the weights are stored."""
-
-    bias: Tensor | None
-    num_weights: int
-
-    def dense(self) -> Tensor:
-        """Return the weights [out, in] that products are computed with."""
-        ...
-
-    def __call__(self, x: Tensor) -> Tensor: ...
-
-
 class Matrix:
-    """:class:`Weights` as torch stores them."""
+    """``x [n, in] → x @ weight.T + bias [n, out]``."""
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self.weight, self.bias, self.num_weights = weight, bias, weight.numel()
 
     def dense(self) -> Tensor:
+        """Return the weights [out, in] that products are computed with."""
         return self.weight
 
     def __call__(self, x: Tensor) -> Tensor:
@@ -63,15 +50,14 @@ class Attended:
     Attributes:
         rotation: of each row, [N, 1, D / 2] complex.
         starts, counts: the first position and the number of rows of each sequence.
-        firsts, masks: by a layer's ``mask_index`` and by sequence, the first position attended to,
-            and the mask from there on, as :meth:`Layer.attend` takes it.
+        seen: by a layer's ``mask_index`` and by sequence, the first position attended to, and the
+            mask from there on, as :meth:`Layer.attend` takes it.
     """
 
     rotation: Tensor
     starts: Sequence[int]
     counts: Sequence[int]
-    firsts: Sequence[Sequence[int]]
-    masks: Sequence[Sequence[Tensor | None]]
+    seen: Sequence[Sequence[tuple[int, Tensor | None]]]
 
 
 @dataclass(slots=True, eq=False)
@@ -79,12 +65,12 @@ class Layer:
     """One transformer layer. ``mask_index`` is the place of its mask among those of a call."""
 
     norm: Norm
-    qkv: Weights
+    qkv: Matrix
     qk_norm: Norm | None
-    out: Weights
+    out: Matrix
     mlp_norm: Norm
-    gate_up: Weights
-    down: Weights
+    gate_up: Matrix
+    down: Matrix
     heads: int
     kv_heads: int
     attention_dtype: torch.dtype
@@ -111,12 +97,12 @@ class Layer:
         normed = self.norm(h if inputs is None else inputs).flatten(1)
         x = self.rotate(self.qkv(normed), attended.rotation)
         q, kv = x.split([self.heads, 2 * self.kv_heads], 1)
-        firsts, masks = attended.firsts[self.mask_index], attended.masks[self.mask_index]
+        seen = attended.seen[self.mask_index]
         parts: list[Tensor] = []
         row = 0
         for i, n in enumerate(attended.counts):
             own, new = q.narrow(2, row, n), kv.narrow(2, row, n)
-            parts.append(self.attend(own, new, caches[i], attended.starts[i], firsts[i], masks[i]))
+            parts.append(self.attend(own, new, caches[i], attended.starts[i], *seen[i]))
             row += n
         out = parts[0] if len(parts) == 1 else torch.cat(parts, 1)
         return h.add_(self.out(out.reshape(row, -1).to(self.dtype)))

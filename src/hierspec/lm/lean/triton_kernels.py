@@ -16,7 +16,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from .call_places import CallPlaces
+from .fused import CallPlaces, Operations
 from .layers import Layer, Norm
 
 triton: Any = import_module("triton")  # not everywhere, and without types
@@ -204,7 +204,7 @@ def _product_4(
     tl.store(goal, total.to(out.dtype.element_ty), mask=in_rows[:, None] & in_columns[None, :])
 
 
-class TritonOperations:
+class TritonOperations(Operations):
     """:class:`~hierspec.lm.lean.fused.Operations` by the kernels above."""
 
     def add_norm(self, h: Tensor, update: Tensor | None, norm: Norm) -> Tensor:
@@ -260,41 +260,26 @@ class TritonOperations:
         return out
 
 
-def product_8(x: Tensor, codes: Tensor, scale: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x [N, in] @ (codes · scale).T + bias, [N, out], of codes [out, in] int8.
+def product(x: Tensor, codes: Tensor, grid: Tensor, bias: Tensor | None) -> Tensor:
+    """Return x [N, in] @ weights.T + bias, [N, out].
 
-    ``scale`` and ``bias`` are [out] float32.
+    Args:
+        codes: int8 [out, in]; or two of 4 bits a byte, uint8 [out, groups, 16].
+        grid: each output's scale, float32 [out]; in 4 bits each group's step and lowest value,
+            float16 [out, groups, 2].
+        bias: float32 [out].
     """
     (num, width), num_out = x.shape, len(codes)
-    out, rows, outs = _sizes(x, num_out)
+    kernel: Any = _product_8
+    options: dict[str, Any] = {"inner": 128}
+    if codes.dtype == torch.uint8:
+        kernel, options = _product_4, {"inner": 64, "num_bytes": codes[0].numel()}
+    rows = _MIN_ROWS if num <= _MIN_ROWS else 2 * _MIN_ROWS
+    # Small matrices need many programs to use all of the device's memory bandwidth.
+    outs = 16 if num_out <= 4096 else 32
+    out = x.new_empty(num, num_out)
     with _on_device_of(x):
-        _product_8[(triton.cdiv(num_out, outs), triton.cdiv(num, rows))](
-            x,
-            codes,
-            scale,
-            scale if bias is None else bias,
-            out,
-            num,
-            num_out,
-            width=width,
-            has_bias=bias is not None,
-            operand=_operand(x),
-            rows=rows,
-            outs=outs,
-            inner=128,
-        )
-    return out
-
-
-def product_4(x: Tensor, codes: Tensor, grid: Tensor, bias: Tensor | None) -> Tensor:
-    """Return x [N, in] @ weights.T + bias [N, out], of two codes a byte, uint8 [out, groups, 16].
-
-    ``grid`` [out, groups, 2] float16 has each group's step and lowest value; ``bias`` is float32.
-    """
-    (num, width), num_out = x.shape, len(codes)
-    out, rows, outs = _sizes(x, num_out)
-    with _on_device_of(x):
-        _product_4[(triton.cdiv(num_out, outs), triton.cdiv(num, rows))](
+        kernel[(triton.cdiv(num_out, outs), triton.cdiv(num, rows))](
             x,
             codes,
             grid,
@@ -303,21 +288,13 @@ def product_4(x: Tensor, codes: Tensor, grid: Tensor, bias: Tensor | None) -> Te
             num,
             num_out,
             width=width,
-            num_bytes=codes[0].numel(),
             has_bias=bias is not None,
             operand=_operand(x),
             rows=rows,
             outs=outs,
-            inner=64,
+            **options,
         )
     return out
-
-
-def _sizes(x: Tensor, num_out: int) -> tuple[Tensor, int, int]:
-    """Return an empty result, and how many rows and outputs a program computes."""
-    rows = _MIN_ROWS if len(x) <= _MIN_ROWS else 2 * _MIN_ROWS
-    # Small matrices need many programs to use all of the device's memory bandwidth.
-    return x.new_empty(len(x), num_out), rows, 16 if num_out <= 4096 else 32
 
 
 def _operand(x: Tensor) -> Any:

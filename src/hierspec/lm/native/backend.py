@@ -117,7 +117,6 @@ class NativeBackend(LeanBackend):
         self._weights_per_layer = sum(matrix.num_weights for matrix in layers[0])
         used = (*(matrix for layer in layers for matrix in layer), self._output)
         self.formats = ", ".join(dict.fromkeys(matrix.format.name for matrix in used))
-        self.fast_path = f"native, {self.formats} weights"
 
     @property
     def layer_weights(self) -> tuple[LayerWeights, ...]:

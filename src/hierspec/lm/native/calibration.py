@@ -3,37 +3,34 @@
 :mod:`.rounding` needs the second moments of these inputs. They are taken of texts that the model
 draws itself, from its first token on: what is drafted later is its own text, too, and no other has
 to be at hand [after LLM-QAT, Liu et al. 2023, arXiv 2305.17888]. Each layer is read with the
-model's own weights below it. The rounded matrices are kept in the user's cache, under a hash of the
-weights they are made of.
+model's own weights below it. The rounded matrices are kept under a hash of the weights they are
+made of (:mod:`.kept_panels`).
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
-import io
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from functools import partial
 from itertools import islice
-from pathlib import Path
 
 import torch
 import torch.nn.functional as F
 from rich.progress import Progress
 
-from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.errors import HierspecWarning
 from hierspec.lm.backend import LayerParts, Span
 from hierspec.lm.lean.shape import LlamaShape
-from hierspec.utils.files import cache_folder, write_atomically
 from hierspec.utils.terminal import console
 
 from .backend import COPY_FORMS, NativeBackend
-from .formats import FORMATS, GROUP, Format
+from .formats import FORMATS, Format
 from .gguf_blocks import Codes
-from .matrices import PANEL, PackedMatrix, pack_codes
+from .kept_panels import KeptPanels
+from .matrices import PackedMatrix, pack_codes
 from .rounding import round_to
 
 _RECIPE = 1  # raised when other codes are made of the same weights
@@ -41,7 +38,6 @@ _TEXTS, _LENGTH = 24, 97  # the texts; tokens of each, whose first no copy ever 
 _SEED = 0
 _QUICK = 250_000_000  # weights of the layers up to which it takes about a minute
 _SHARING = (("q", "k", "v"), ("proj",), ("gate", "up"), ("down",))  # matrices of equal inputs
-_DIGEST = hashlib.sha256().digest_size
 log = logging.getLogger(__name__)
 
 
@@ -66,58 +62,62 @@ def calibrated_copy(backend: NativeBackend, bits: int) -> NativeBackend:
     Warns:
         NotCalibratedWarning: the inputs are no numbers to calibrate on.
     """
-    form, path = FORMATS[COPY_FORMS[bits]], None
-    with contextlib.suppress(HierspecError):  # no home folder
-        path = cache_folder("copies") / f"{_key(backend)}-{form.name}"
-    if path is not None and (kept := _read(path)) is not None:
-        return backend.copy_in(bits, partial(_take, io.BytesIO(kept), form))
-    screen = console(stderr=True)
-    with Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress:
-        calibration = _Calibration(backend, form, progress)
-        try:
-            copied = backend.copy_in(bits, calibration.round)
-        except _NoNumbersError:
-            text = f"{backend.name} cannot be calibrated, its states are no numbers"
-            warnings.warn(text, NotCalibratedWarning, stacklevel=2)
-            return backend.copy_in(bits)
-    if path is not None and calibration.made:
-        content = b"".join(panels.numpy().tobytes() for panels in calibration.made)
-        with contextlib.suppress(HierspecError):  # it is made again next time
-            write_atomically(path, hashlib.sha256(content).digest() + content, "a copy")
-    return copied
+    form, screen = FORMATS[COPY_FORMS[bits]], console(stderr=True)
+    layers = [_wider(layer.matrices(), form).values() for layer in backend.layer_weights]
+    num_weights = sum(matrix.num_weights for layer in layers for matrix in layer)
+    size = int(num_weights * form.bits_per_weight / 8)
+    try:
+        with (
+            Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress,
+            KeptPanels(f"{_key(backend)}-{form.name}", size) as kept,
+        ):
+            return backend.copy_in(bits, _Calibration(backend, form, progress, kept).round)
+    except _NoNumbersError:
+        text = f"{backend.name} cannot be calibrated, its states are no numbers"
+        warnings.warn(text, NotCalibratedWarning, stacklevel=2)
+        return backend.copy_in(bits)
 
 
 class _Calibration:
     """Rounds layers, the lowest first; nothing is computed before one has to be rounded."""
 
-    def __init__(self, backend: NativeBackend, form: Format, progress: Progress) -> None:
-        self._form, self._moments = form, _moments(backend, progress)
+    def __init__(
+        self, backend: NativeBackend, form: Format, progress: Progress, kept: KeptPanels
+    ) -> None:
+        self._form, self._kept, self._moments = form, kept, _moments(backend, progress)
         self._num_read = 0  # layers
-        self.made = list[torch.Tensor]()
+        self._of_inputs: list[torch.Tensor] = []  # of the last of these
+        self._made: dict[str, PackedMatrix] = {}
 
     def round(self, layer: int, matrices: Mapping[str, PackedMatrix]) -> Mapping[str, PackedMatrix]:
-        rounded, wanted = dict(matrices), _wider(matrices, self._form)
-        if not wanted:
-            return rounded
-        of_inputs = next(islice(self._moments, layer - self._num_read, None))
-        self._num_read = layer + 1
-        for sharing, moments in zip(_SHARING, of_inputs, strict=True):
-            if not (names := [name for name in sharing if name in wanted]):
-                continue
+        rounded = dict(matrices)
+        for number, sharing in enumerate(_SHARING):
+            wanted = _wider({name: matrices[name] for name in sharing}, self._form)
+            for name, matrix in wanted.items():
+                pack = partial(self._pack, layer, number, wanted, name)
+                rounded[name] = self._kept.matrix(f"{layer} {name}", matrix.bias_of_outputs, pack)
+        return rounded
+
+    def _pack(
+        self, layer: int, number: int, matrices: Mapping[str, PackedMatrix], name: str
+    ) -> PackedMatrix:
+        """Return a matrix in fewer bits; all that have its inputs are rounded together."""
+        if name not in self._made:
+            if layer >= self._num_read:
+                skipped = layer - self._num_read
+                self._of_inputs = next(islice(self._moments, skipped, None))
+                self._num_read = layer + 1
+            moments = self._of_inputs[number]
             if not moments.isfinite().all():
                 raise _NoNumbersError
-            together = torch.cat([matrices[name].dense() for name in names])
+            together = torch.cat([matrix.dense() for matrix in matrices.values()])
             codes, start = round_to(together, self._form, moments), 0
-            for name in names:
-                end = start + matrices[name].num_out
-                rows = slice(start, end)
+            for own, matrix in matrices.items():
+                rows = slice(start, start := start + matrix.num_out)
                 lowest = None if codes.lowest is None else codes.lowest[rows]
-                own = Codes(codes.codes[rows], codes.steps[rows], lowest)
-                panels = pack_codes(own, self._form)
-                rounded[name] = matrices[name].with_panels(self._form, panels)
-                self.made.append(panels)
-                start = end
-        return rounded
+                panels = pack_codes(Codes(codes.codes[rows], codes.steps[rows], lowest), self._form)
+                self._made[own] = matrix.with_panels(self._form, panels)
+        return self._made.pop(name)
 
 
 @torch.inference_mode()
@@ -183,22 +183,9 @@ def _normed(h: torch.Tensor, weight: torch.Tensor, eps: float) -> torch.Tensor:
     return h * size * weight
 
 
-def _wider(matrices: Mapping[str, PackedMatrix], form: Format) -> list[str]:
+def _wider(matrices: Mapping[str, PackedMatrix], form: Format) -> dict[str, PackedMatrix]:
     bits = form.bits_per_weight
-    return [name for name, m in matrices.items() if m.format.bits_per_weight > bits]
-
-
-def _take(
-    kept: io.BytesIO, form: Format, _layer: int, matrices: Mapping[str, PackedMatrix]
-) -> Mapping[str, PackedMatrix]:
-    rounded = dict(matrices)
-    for name in _wider(matrices, form):
-        matrix = matrices[name]
-        rows, groups = -(-matrix.num_out // PANEL), -(-matrix.width // GROUP)
-        size = rows * groups * round(form.bits_per_weight * GROUP * PANEL / 8)
-        panels = torch.frombuffer(bytearray(kept.read(size)), dtype=torch.uint8).view(rows, -1)
-        rounded[name] = matrix.with_panels(form, panels)
-    return rounded
+    return {name: m for name, m in matrices.items() if m.format.bits_per_weight > bits}
 
 
 def _key(backend: NativeBackend) -> str:
@@ -215,13 +202,3 @@ def _key(backend: NativeBackend) -> str:
             if norm is not None:
                 digest.update(norm.numpy().data)
     return digest.hexdigest()[:20]
-
-
-def _read(path: Path) -> bytes | None:
-    """Return a kept copy; ``None`` where there is none, or a damaged one."""
-    try:
-        content = path.read_bytes()
-    except OSError:
-        return None
-    digest, content = content[:_DIGEST], content[_DIGEST:]
-    return content if hashlib.sha256(content).digest() == digest else None

@@ -45,8 +45,6 @@ def products(form: str) -> Unit:
 
 
 class _Job(threading.Thread):
-    """Compiles a unit, unless it is kept."""
-
     def __init__(self, work: Callable[[Unit], bytes | None], unit: Unit) -> None:
         super().__init__(name=" ".join(unit))
         self._work, self._unit, self._made = work, unit, None

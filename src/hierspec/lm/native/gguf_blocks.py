@@ -6,6 +6,7 @@ The layouts are those of ``ggml-quants`` (block_q4_0, block_q4_K, …): facts of
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -62,22 +63,12 @@ def _fifth_bits(packed: torch.Tensor) -> torch.Tensor:
     return ((packed[..., None] >> shifts & 1) << 4).flatten(-2)
 
 
-def _q4_0(block: torch.Tensor) -> Codes:
-    return Codes(_flat(_nibbles(block[..., 2:])), _halves(block, 0))
-
-
-def _q4_1(block: torch.Tensor) -> Codes:
-    return Codes(_flat(_nibbles(block[..., 4:])), _halves(block, 0), _halves(block, 2))
-
-
-def _q5_0(block: torch.Tensor) -> Codes:
-    codes = _nibbles(block[..., 6:]) | _fifth_bits(block[..., 2:6])
-    return Codes(_flat(codes), _halves(block, 0))
-
-
-def _q5_1(block: torch.Tensor) -> Codes:
-    codes = _nibbles(block[..., 8:]) | _fifth_bits(block[..., 4:8])
-    return Codes(_flat(codes), _halves(block, 0), _halves(block, 2))
+def _simple(block: torch.Tensor, lowest: bool = False, fifth: bool = False) -> Codes:
+    """Q4_0; ``lowest``: Q4_1; ``fifth``: with a bit more, Q5_0 and Q5_1."""
+    scales = block[..., : 4 if lowest else 2]
+    rest = block[..., scales.size(-1) :]
+    codes = _nibbles(rest[..., 4:]) | _fifth_bits(rest[..., :4]) if fifth else _nibbles(rest)
+    return Codes(_flat(codes), _halves(scales, 0), _halves(scales, 2) if lowest else None)
 
 
 def _q8_0(block: torch.Tensor) -> Codes:
@@ -133,18 +124,13 @@ def _pairs_of_groups(packed: torch.Tensor) -> torch.Tensor:
     return _nibbles(packed.unflatten(-1, (4, 32))).flatten(-2)
 
 
-def _q4_k(block: torch.Tensor) -> Codes:
+def _q4_k(block: torch.Tensor, fifth: bool = False) -> Codes:
     steps, lowest = map(_flat, _six_bits(block[..., 4:16]))
-    codes = _flat(_pairs_of_groups(block[..., 16:]))
-    return Codes(codes, steps, lowest, _halves(block, 0), _halves(block, 2))
-
-
-def _q5_k(block: torch.Tensor) -> Codes:
-    steps, lowest = map(_flat, _six_bits(block[..., 4:16]))
-    shifts = torch.arange(8, dtype=torch.uint8, device="cpu")[:, None]
-    high = (block[..., None, 16:48] >> shifts & 1).flatten(-2) << 4
-    codes = _flat(_pairs_of_groups(block[..., 48:]) | high)
-    return Codes(codes, steps, lowest, _halves(block, 0), _halves(block, 2))
+    codes = _pairs_of_groups(block[..., -128:])
+    if fifth:  # Q5_K
+        shifts = torch.arange(8, dtype=torch.uint8, device="cpu")[:, None]
+        codes = codes | (block[..., None, 16:48] >> shifts & 1).flatten(-2) << 4
+    return Codes(_flat(codes), steps, lowest, _halves(block, 0), _halves(block, 2))
 
 
 def _q6_k(block: torch.Tensor) -> Codes:
@@ -162,17 +148,17 @@ def _q6_k(block: torch.Tensor) -> Codes:
 
 # Type → bytes of a block, and what takes it apart
 DECODERS: dict[str, tuple[int, Callable[[torch.Tensor], Codes]]] = {
-    "Q4_0": (18, _q4_0),
-    "Q4_1": (20, _q4_1),
-    "Q5_0": (22, _q5_0),
-    "Q5_1": (24, _q5_1),
+    "Q4_0": (18, _simple),
+    "Q4_1": (20, partial(_simple, lowest=True)),
+    "Q5_0": (22, partial(_simple, fifth=True)),
+    "Q5_1": (24, partial(_simple, lowest=True, fifth=True)),
     "Q8_0": (34, _q8_0),
     "Q2_K": (84, _q2_k),
     "Q3_K": (110, _q3_k),
     "Q4_K": (144, _q4_k),
-    "Q5_K": (176, _q5_k),
+    "Q5_K": (176, partial(_q4_k, fifth=True)),
     "Q6_K": (210, _q6_k),
-    "IQ4_NL": (18, _q4_0),
+    "IQ4_NL": (18, _simple),
     "MXFP4": (17, _mxfp4),
 }
 

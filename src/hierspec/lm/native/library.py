@@ -93,19 +93,16 @@ class Library:
 
     def format(self, name: str) -> ctypes.CDLL:
         """Return the compiled products of a format."""
-        found = self._products.get(name)
-        if found is None:
-            with _lock:
-                if name not in self._products:
-                    products = _load_products(self._compiler, name)
-                    if products is None:
-                        raise HierspecError(
-                            f"the kernels for {name} do not compile here: set HIERSPEC_KERNELS=0 "
-                            "to run torch's own operations"
-                        )
-                    self._products[name] = products
-                found = self._products[name]
-        return found
+        with _lock:
+            if name not in self._products:
+                products = _load_products(self._compiler, name)
+                if products is None:
+                    raise HierspecError(
+                        f"the kernels for {name} do not compile here: set HIERSPEC_KERNELS=0 "
+                        "to run torch's own operations"
+                    )
+                self._products[name] = products
+            return self._products[name]
 
 
 class NoKernelsWarning(HierspecWarning):

@@ -105,11 +105,9 @@ class PackedMatrix:
             ValueError: it holds NaN or infinity.
         """
         form, (_, width, rows) = FORMATS[stored.form], stored
-
-        def pack(lo: int, hi: int) -> torch.Tensor:
-            return _pack_stored(rows[lo:hi], width, form)
-
-        return cls._packed(form, len(rows), width, pack, bias)
+        return cls._packed(
+            *(form, len(rows), width), lambda lo, hi: _pack_stored(rows[lo:hi], width, form), bias
+        )
 
     @classmethod
     def _packed(
@@ -137,18 +135,13 @@ class PackedMatrix:
         if self.format.bits_per_weight <= fewer.bits_per_weight:
             return self
 
-        def pack(lo: int, hi: int) -> torch.Tensor:
-            return _pack(self.dense(lo, hi), fewer)
-
-        return self._packed(fewer, self.num_out, self.width, pack, self.bias_of_outputs)
+        shape, bias = (self.num_out, self.width), self.bias_of_outputs
+        return self._packed(fewer, *shape, lambda lo, hi: _pack(self.dense(lo, hi), fewer), bias)
 
     def with_panels(self, form: Format, panels: torch.Tensor) -> PackedMatrix:
         """Return a matrix of other numbers, uint8 [panels, bytes], with this one's bias."""
-
-        def pack(lo: int, hi: int) -> torch.Tensor:
-            return panels[lo // PANEL : -(-hi // PANEL)]
-
-        return self._packed(form, self.num_out, self.width, pack, self.bias_of_outputs)
+        panels = empty_panels(*panels.shape).copy_(panels)
+        return PackedMatrix(form, self.num_out, self.width, panels, self.bias_of_outputs)
 
     @property
     def num_bytes(self) -> int:
@@ -259,7 +252,6 @@ def _merge_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
 
 
 def _split_bits(merged: torch.Tensor, bits: int) -> torch.Tensor:
-    """Undo :func:`_merge_bits`."""
     if bits == 1:
         return (merged[..., None] >> torch.arange(8, dtype=torch.uint8, device="cpu") & 1).flatten(
             -2

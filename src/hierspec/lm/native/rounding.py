@@ -23,13 +23,11 @@ def round_to(weight: torch.Tensor, form: Format, moments: torch.Tensor | None = 
     """Round a matrix [out, in] to codes with a step (and a lowest value) for 32 inputs.
 
     Args:
+        form: none that only files have.
         moments: mean of x xᵀ over its inputs x, float32 [in, in]; ``None``: to nearest.
-
-    Raises:
-        ValueError: the format is one that only files have.
     """
-    if form.units or form.table:
-        raise ValueError(f"{form.name} is a format of files, not one to round to")
+    assert not form.units
+    assert not form.table
     if moments is not None:
         return _round_in_turn(weight, form, _inverse_root(moments))
     # The last group is padded with its own last weight, which widens no range.

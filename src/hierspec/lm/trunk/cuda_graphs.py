@@ -11,7 +11,7 @@ Recording takes some milliseconds for each shape; a generation has few shapes.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Callable, Hashable, Sequence
 from typing import NamedTuple
 
@@ -22,18 +22,18 @@ from torch import Tensor
 from hierspec.core.distributions import Uniforms
 from hierspec.lm.backend import Backend
 from hierspec.lm.base import DeviceDrafts, DeviceTrees, Query, Slot
-from hierspec.lm.lean.call_places import CallPlaces, NodePlaces
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.fixed_shape import FixedShapeForward
+from hierspec.lm.lean.fused import CallPlaces, NodePlaces
 from hierspec.lm.trees import Branches
 from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
 from .arena import Arena
-from .device_drafts import DeviceLoop, FirstCall, FirstScores
+from .device_drafts import DeviceLoop
 from .device_trees import draft_trees
 from .slots import PreparedQuery, SlotState
-from .trunk import ExitModel, ScoreHead, Trunk
+from .trunk import ExitModel, ScoreHead, Trunk, TrunkModel
 
 MAX_TOKENS = 32  # of a sequence in one call of fixed shape; longer ones are prompts
 _FEW_TOKENS = 8
@@ -68,36 +68,21 @@ class StaticCall(NamedTuple):
     scores: Tensor  # [B, num_scores, V]
 
 
-class RecordedCalls(ABC):
-    """The recorded calls of a model on the slots of a trunk of fixed shapes.
+class RecordedModel(TrunkModel):
+    """A model on the slots of a trunk of fixed shapes, whose calls are recorded: it drafts on its
+    device. A base before the class that says what is run, whose normal path it falls back to.
 
-    Args:
+    Attributes:
         key: tells its recordings from those of the trunk's other models.
     """
 
-    def __init__(self, trunk: CudaGraphTrunk, backend: LeanBackend, key: Hashable) -> None:
-        self.trunk, self.backend, self.key = trunk, backend, key
-
-    @abstractmethod
-    def score_unrecorded(self, queries: Sequence[Query]) -> Tensor:
-        """Return scores by the normal path."""
+    trunk: CudaGraphTrunk
+    backend: LeanBackend
+    key: Hashable
 
     @abstractmethod
     def starts(self, item: PreparedQuery) -> list[int]:
         """Return the first token that each stretch of layers must run for a query."""
-
-    @abstractmethod
-    def count(self, prepared: Sequence[PreparedQuery], starts: list[list[int]], rows: int) -> None:
-        """Update lengths and counters by what a call has computed; only once it has run.
-
-        ``rows``: of scores.
-        """
-
-    @abstractmethod
-    def count_drafts(
-        self, prepared: Sequence[PreparedQuery], drafted: Sequence[int], calls: int, rows: int
-    ) -> None:
-        """Update them by the steps of a draft, which has run so many tokens after each text."""
 
     # Nothing in these two may wait for the device.
 
@@ -113,17 +98,18 @@ class RecordedCalls(ABC):
         """See :meth:`hierspec.lm.base.LanguageModel.score`. Trees differ from call to call, and
         long texts are seldom equally long: both use the normal path."""
         if any(query.tree is not None for query in queries):
-            return self.score_unrecorded(queries)
+            return super().score(queries)
         with torch.inference_mode():
             prepared, starts, shape = self._prepare(queries)
         if max(*shape.num_tokens, shape.num_scores) > MAX_TOKENS:
-            return self.score_unrecorded(queries)
+            return super().score(queries)
         with torch.inference_mode():
             graph = self.trunk.graphs.get(("score", self.key, shape), lambda: self._new_call(shape))
             call: StaticCall = graph.tensors
             upload(call.inputs, self._inputs(prepared, starts, shape))
             graph.run()
-            self.count(prepared, starts, shape.rows * shape.num_scores)
+            for item in prepared:
+                self.store(item.state, item.end)
         # A copy, for the next call writes there; outside inference mode, so that callers may edit.
         with torch.no_grad():
             parts = [call.scores[item.state.row, : item.end - item.first] for item in prepared]
@@ -138,12 +124,11 @@ class RecordedCalls(ABC):
     ) -> DeviceDrafts:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``max(counts)`` tokens each, then cut."""
         with torch.inference_mode():
-            loop, call, prepared, starts = self._begin_draft(queries, max(counts) - 1, sampler)
-            out = loop.draft(call, counts, uniforms)
-        self.count(prepared, starts, loop.batch)
-        for query, draft in zip(queries, out.tokens, strict=True):
+            loop, prepared = self._begin_draft(queries, max(counts) - 1, sampler)
+            out = loop.draft(counts, uniforms)
+        for query, item, draft in zip(queries, prepared, out.tokens, strict=True):
             query.slot.tokens += draft[:-1]
-        self.count_drafts(prepared, [n - 1 for n in counts], out.calls - 1, loop.batch)
+            self.store(item.state, item.end + len(draft) - 1)
         return out
 
     def draft_trees(
@@ -159,22 +144,20 @@ class RecordedCalls(ABC):
         are stored behind the text, equal ones too."""
         with torch.inference_mode():
             num_stored = width * (max(counts) - 1)
-            loop, call, prepared, starts = self._begin_draft(queries, num_stored, sampler)
-            out, nodes = draft_trees(loop, call, counts, width, uniforms, distinct)
-        self.count(prepared, starts, loop.batch)
+            loop, prepared = self._begin_draft(queries, num_stored, sampler)
+            out, nodes = draft_trees(loop, counts, width, uniforms, distinct)
         for item, depths in zip(prepared, nodes, strict=True):
             branches, above = Branches(item.end), list[int]()
             for depth in depths[:-1]:
                 above = [branches.store_child(above[p] if above else -1, t) for p, t in depth]
             item.state.branches = branches
-        drafted = [width * (n - 1) for n in counts]
-        self.count_drafts(prepared, drafted, out.calls - 1, loop.batch * width)
+            self.store(item.state, item.end + width * (len(depths) - 1))
         return out
 
     def _begin_draft(
         self, queries: Sequence[Query], num_stored: int, sampler: Sampler
-    ) -> tuple[DeviceLoop, FirstCall, list[PreparedQuery], list[list[int]]]:
-        """Return how to draft, the first call, the queries, and where it begins to run them.
+    ) -> tuple[DeviceLoop, list[PreparedQuery]]:
+        """Return how to draft, and the queries.
 
         ``num_stored``: how many tokens will be stored behind each text.
         """
@@ -184,17 +167,17 @@ class RecordedCalls(ABC):
             trunk.make_room(query.slot, longest)
         prepared, starts, shape = self._prepare(queries, num_stored)
         if max(shape.num_tokens) > MAX_TOKENS:
-            self.score_unrecorded(queries)  # a prompt, in passes of its own
+            super().score(queries)  # a prompt, in passes of its own
             prepared, starts, shape = self._prepare(queries, num_stored)
         for query in queries:
             trunk.rewind(query.slot, len(query.context))
 
-        def make() -> tuple[StaticCall, Callable[[], FirstScores]]:
+        def make() -> tuple[StaticCall, Callable[[], tuple[Tensor, Tensor]]]:
             call, run = self._new_call(shape)
 
-            def scored() -> FirstScores:
+            def scored() -> tuple[Tensor, Tensor]:
                 run()
-                return FirstScores(call.scores[:, 0], call.score_positions)
+                return call.scores[:, 0], call.score_positions
 
             return call, scored
 
@@ -205,7 +188,6 @@ class RecordedCalls(ABC):
         def fill(call: StaticCall) -> None:
             upload(call.inputs, self._inputs(prepared, starts, shape))
 
-        rows = [item.state.row for item in prepared]
         loop = DeviceLoop(
             graphs=trunk.graphs,
             key=(self.key, shape.num_columns),
@@ -215,8 +197,13 @@ class RecordedCalls(ABC):
             width=backend.vocab_size,
             dtype=backend.dtype,
             device=backend.device,
+            first_key=shape,
+            make=make,
+            fill=fill,
+            step=step,
+            rows=[item.state.row for item in prepared],
         )
-        return loop, FirstCall(shape, make, fill, step, rows), prepared, starts
+        return loop, prepared
 
     def _prepare(
         self, queries: Sequence[Query], num_stored: int | None = None
@@ -284,10 +271,8 @@ class CudaGraphTrunk(Trunk):
     graphs: Graphs
     poison = 1e4  # finite: columns that a mask leaves out are read with weight 0
 
-    def __init__(
-        self, backend: LeanBackend, exits: Sequence[int] = (), *, chunk: int = 512
-    ) -> None:
-        super().__init__(backend, exits, chunk=chunk)
+    def __init__(self, backend: LeanBackend, exits: Sequence[int] = ()) -> None:
+        super().__init__(backend, exits)
         self.forward = FixedShapeForward(backend)
         self.graphs = Graphs(backend.device)
         self.arena = Arena(self.forward, len(self.exits), self.graphs.clear)
@@ -309,45 +294,19 @@ class CudaGraphTrunk(Trunk):
     def compact(self, slot: Slot) -> None:
         """Leave the slot as it is: all rows of the arena are equally long."""
 
-    def calls(self, index: int, head: ScoreHead | None = None) -> RecordedCalls:
-        """Return the recorded calls of an exit."""
-        return _ExitCalls(self, index, head)
 
+class CudaGraphExitModel(RecordedModel, ExitModel):
+    """An exit of a :class:`CudaGraphTrunk`: each token goes once through each segment."""
 
-class _ExitCalls(RecordedCalls):
-    """The calls of an exit: each token goes once through each segment."""
+    trunk: CudaGraphTrunk
+    backend: LeanBackend
 
-    def __init__(self, trunk: CudaGraphTrunk, index: int, head: ScoreHead | None) -> None:
-        super().__init__(trunk, trunk.backend, (index, head))
-        self.index, self.head = index, head
-
-    def score_unrecorded(self, queries: Sequence[Query]) -> Tensor:
-        return ExitModel(self.trunk, self.index, self.head).score(queries)
+    @property
+    def key(self) -> Hashable:
+        return self.index, self.head
 
     def starts(self, item: PreparedQuery) -> list[int]:
         return item.state.lengths[: self.index + 1]
-
-    def count(self, prepared: Sequence[PreparedQuery], starts: list[list[int]], rows: int) -> None:
-        counters = self.trunk.counters
-        counters.head_rows += rows
-        for segment in range(self.index + 1):
-            missing = [item.end - own[segment] for item, own in zip(prepared, starts, strict=True)]
-            counters.calls[segment] += max(missing) > 0
-            counters.tokens[segment] += sum(max(0, n) for n in missing)
-            for item in prepared:
-                lengths = item.state.lengths
-                lengths[segment] = max(item.end, lengths[segment])
-
-    def count_drafts(
-        self, prepared: Sequence[PreparedQuery], drafted: Sequence[int], calls: int, rows: int
-    ) -> None:
-        counters = self.trunk.counters
-        counters.head_rows += calls * rows
-        for segment in range(self.index + 1):
-            counters.calls[segment] += calls
-            counters.tokens[segment] += sum(drafted)
-            for item, n in zip(prepared, drafted, strict=True):
-                item.state.lengths[segment] += n
 
     def run_call(self, call: StaticCall) -> Tensor:
         for segment, positions in enumerate(call.positions):
@@ -392,33 +351,6 @@ def token_bucket(n: int, least: int = 1) -> int:
 def column_bucket(end: int, capacity: int) -> int:
     """Return how many columns are attended to, at least ``end``."""
     return min(capacity, max(_MIN_COLUMNS, power_of_two(end)))
-
-
-class DeviceDrafter:
-    """What makes a model with recorded calls one that drafts on its device."""
-
-    def recorded_calls(self) -> RecordedCalls:
-        raise NotImplementedError
-
-    @property
-    def draft(self) -> Callable[..., DeviceDrafts]:
-        return self.recorded_calls().draft
-
-    @property
-    def draft_trees(self) -> Callable[..., DeviceTrees]:
-        return self.recorded_calls().draft_trees
-
-
-class CudaGraphExitModel(DeviceDrafter, ExitModel):
-    """An exit of a :class:`CudaGraphTrunk`: a model that drafts on its device."""
-
-    trunk: CudaGraphTrunk
-
-    def recorded_calls(self) -> RecordedCalls:
-        return self.trunk.calls(self.index, self.head)
-
-    def score(self, queries: Sequence[Query]) -> Tensor:
-        return self.recorded_calls().score(queries)
 
 
 def trunk_for(backend: Backend, exits: Sequence[int] = (), *, graphs: bool = True) -> Trunk:

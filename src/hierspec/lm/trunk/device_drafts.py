@@ -7,9 +7,11 @@ from step to step, its number, is in a tensor.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Hashable, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from hierspec.core.distributions import (
     Uniforms,
 )
 from hierspec.lm.base import DeviceDrafts
-from hierspec.lm.lean.call_places import NodePlaces
+from hierspec.lm.lean.fused import NodePlaces
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.utils.graphs import Body, Graphs, upload
 
@@ -32,33 +34,8 @@ _ROOM = 16  # tokens of a draft that memory is kept for, at least
 DeviceStep = Callable[[Tensor, Tensor, NodePlaces | None], Tensor]
 
 
-class FirstScores(NamedTuple):
-    """What a first call leaves: scores [B, V] of the tokens that follow, and the last positions
-    [B, 1] of the texts."""
-
-    scores: Tensor
-    last: Tensor
-
-
-class FirstCall(NamedTuple):
-    """The call that a draft begins with.
-
-    Attributes:
-        key: what makes its recording differ from others.
-        make: → its static tensors, and its body.
-        fill: writes this call's inputs into the static tensors.
-        step: tokens [B, n] and their positions; where they are nodes of trees → scores [B, n, V].
-        rows: of the B rows, that of each draft.
-    """
-
-    key: Hashable
-    make: Callable[[], tuple[Any, Callable[[], FirstScores]]]
-    fill: Callable[[Any], None]
-    step: DeviceStep
-    rows: list[int]
-
-
-class Memory(Protocol):
+@dataclass(frozen=True, slots=True, eq=False)
+class Memory(ABC):
     """Static tensors that the first call of a draft and its steps share.
 
     Attributes:
@@ -67,20 +44,17 @@ class Memory(Protocol):
         random: [n, B, …] what tokens are drawn with, step by step; ``None`` where nothing is drawn.
     """
 
-    @property
-    def number(self) -> Tensor: ...
-    @property
-    def last(self) -> Tensor: ...
-    @property
-    def random(self) -> Tensor | None: ...
+    number: Tensor
+    last: Tensor
+    random: Tensor | None
 
+    @abstractmethod
     def begin(self, sampler: Sampler, scores: Tensor) -> None:
         """Pick what follows the texts, from scores [B, V]."""
-        ...
 
+    @abstractmethod
     def go_on(self, sampler: Sampler, scratch: int, step: DeviceStep) -> None:
         """Feed what step ``number`` − 1 picked to the model, and pick again."""
-        ...
 
 
 M = TypeVar("M", bound=Memory)
@@ -93,6 +67,12 @@ class DeviceLoop(NamedTuple):
         key: of a step's recording: what makes it differ from others, but for the tensors' shapes.
         scratch: the position of tokens that only fill a shape up.
         width: V, of the scores.
+        first_key: of the first call's recording.
+        make: → its static tensors, and its body, which leaves scores [B, V] of the tokens that
+            follow, and the last positions [B, 1] of the texts.
+        fill: writes this draft's inputs into the static tensors.
+        step: tokens [B, n] and their positions; where they are nodes of trees → scores [B, n, V].
+        rows: of the B rows, that of each draft.
     """
 
     graphs: Graphs
@@ -103,18 +83,21 @@ class DeviceLoop(NamedTuple):
     width: int
     dtype: torch.dtype
     device: torch.device
+    first_key: Hashable
+    make: Callable[[], tuple[Any, Callable[[], tuple[Tensor, Tensor]]]]
+    fill: Callable[[Any], None]
+    step: DeviceStep
+    rows: list[int]
 
-    def draft(
-        self, call: FirstCall, counts: Sequence[int], uniforms: Sequence[Uniforms]
-    ) -> DeviceDrafts:
-        """Draft ``counts[b]`` tokens in row ``call.rows[b]`` of B.
+    def draft(self, counts: Sequence[int], uniforms: Sequence[Uniforms]) -> DeviceDrafts:
+        """Draft ``counts[b]`` tokens in row ``rows[b]`` of B.
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.
         """
-        longest, sampler, rows = max(counts), self.sampler, call.rows
+        longest, sampler, rows = max(counts), self.sampler, self.rows
         room = max(_ROOM, 1 << (longest - 1).bit_length())
-        memory = self.run(call, partial(_Memory.of, self, room), ("draft", room), longest, uniforms)
+        memory = self.run(partial(_Memory.of, self, room), ("draft", room), longest, uniforms)
         tokens, ok, signals = memory.results[:, :, :longest].tolist()  # the one wait
         if not all(all(ok[row][:n]) for row, n in zip(rows, counts, strict=True)):
             raise NoDistributionError
@@ -132,7 +115,6 @@ class DeviceLoop(NamedTuple):
 
     def run(
         self,
-        call: FirstCall,
         make_memory: Callable[[], M],
         kind: Hashable,
         longest: int,
@@ -142,35 +124,35 @@ class DeviceLoop(NamedTuple):
 
         Args:
             kind: of the memory, for the keys of recordings.
-            numbers: for each row of the call, what its tokens are drawn with, step by step.
+            numbers: for each of ``rows``, what its tokens are drawn with, step by step.
         """
         sampler = self.sampler
 
         def begin() -> tuple[Any, Body]:
-            (tensors, run), memory = call.make(), make_memory()
+            (tensors, run), memory = self.make(), make_memory()
 
             def body() -> None:
-                scored = run()
-                memory.last.copy_(scored.last)
-                memory.begin(sampler, scored.scores)
+                scores, last = run()
+                memory.last.copy_(last)
+                memory.begin(sampler, scores)
 
             return (tensors, memory), body
 
         def go_on() -> tuple[None, Body]:
             memory = make_memory()
-            return None, lambda: memory.go_on(sampler, self.scratch, call.step)
+            return None, lambda: memory.go_on(sampler, self.scratch, self.step)
 
         calls: dict[Hashable, Callable[[], tuple[Any, Body]]] = {
-            ("first", call.key, self.key, sampler, kind): begin
+            ("first", self.first_key, self.key, sampler, kind): begin
         }
         if longest > 1:
             calls["step", self.key, self.batch, sampler, kind] = go_on
         first, *steps = self.graphs.get_together(calls)
         tensors, memory = first.tensors
-        call.fill(tensors)
+        self.fill(tensors)
         if memory.random is not None:
             padded = np.zeros((longest, *memory.random.shape[1:]))
-            for row, values in zip(call.rows, numbers, strict=True):
+            for row, values in zip(self.rows, numbers, strict=True):
                 padded[: len(values), row] = values
             upload(memory.random[:longest], padded)
         for number in range(longest):
@@ -179,21 +161,16 @@ class DeviceLoop(NamedTuple):
         return memory
 
 
-class _Memory(NamedTuple):
-    """Static tensors of drafts of up to n tokens, which their first calls and steps share.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Memory(Memory):
+    """That of drafts of up to n tokens, drawn with uniforms [n, B], or noise [n, B, V] where they
+    race.
 
     Attributes:
-        number: [1] of the token to pick.
-        last: [B, 1] positions.
-        random: [n, B] uniforms or, where tokens race, [n, B, V] noise, float64; ``None`` where
-            greedy.
         results: [3, B, n] float64: tokens, whether each could be picked, a window's signals.
         probs: [n, B, V]; ``None`` where one-hot.
     """
 
-    number: Tensor
-    last: Tensor
-    random: Tensor | None
     results: Tensor
     probs: Tensor | None
 
@@ -213,13 +190,11 @@ class _Memory(NamedTuple):
         )
 
     def go_on(self, sampler: Sampler, scratch: int, step: DeviceStep) -> None:
-        """Feed token ``number`` − 1 to the model, and draw the next."""
         before = self.results[0].index_select(1, self.number - 1).long()
         positions = torch.where(self.last < scratch, self.last + self.number, scratch)
         self.begin(sampler, step(before, positions, None)[:, 0])
 
     def begin(self, sampler: Sampler, scores: Tensor) -> None:
-        """Draw token ``number`` from scores [B, V], and write it to the results."""
         random = scores  # not looked at
         if self.random is not None:
             random = self.random.index_select(0, self.number).squeeze(0)

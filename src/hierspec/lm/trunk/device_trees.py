@@ -9,8 +9,8 @@ have chance 0, and so has what follows them.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import NamedTuple
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from torch import Tensor
 
 from hierspec.core.distributions import DenseDistributions, concatenate, locate_several
 from hierspec.lm.base import DeviceTrees, SampledDraft, TreeDepth
-from hierspec.lm.lean.call_places import NodePlaces
+from hierspec.lm.lean.fused import NodePlaces
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 
-from .device_drafts import DeviceLoop, DeviceStep, FirstCall
+from .device_drafts import DeviceLoop, DeviceStep, Memory
 
 _ROOM = 8  # depths that memory is kept for, at least
 Nodes = list[list[tuple[int, int]]]  # [n][K]: the parent in the depth above, and the token
@@ -29,13 +29,12 @@ Nodes = list[list[tuple[int, int]]]  # [n][K]: the parent in the depth above, an
 
 def draft_trees(
     loop: DeviceLoop,
-    call: FirstCall,
     counts: Sequence[int],
     width: int,
     uniforms: Sequence[np.ndarray] | None,
     distinct: bool,
 ) -> tuple[DeviceTrees, list[Nodes]]:
-    """Draft trees of ``counts[b]`` depths in row ``call.rows[b]``; return also all of their nodes.
+    """Draft trees of ``counts[b]`` depths in row ``loop.rows[b]``; return also all of their nodes.
 
     The other arguments are those of :meth:`hierspec.lm.base.DeviceTreeModel.draft_trees`.
 
@@ -45,10 +44,10 @@ def draft_trees(
     longest, sampled = max(counts), uniforms is not None
     room = max(_ROOM, 1 << (longest - 1).bit_length())
     make = partial(_TreeMemory.of, loop, room, width, sampled, distinct)
-    memory = loop.run(call, make, (width, sampled, distinct, room), longest, uniforms or ())
+    memory = loop.run(make, (width, sampled, distinct, room), longest, uniforms or ())
     depths = memory.results[:longest].tolist()  # the one wait
     out, nodes = DeviceTrees([], [], longest), list[Nodes]()
-    for row, count in zip(call.rows, counts, strict=True):
+    for row, count in zip(loop.rows, counts, strict=True):
         own = [depth[row] for depth in depths[:count]]
         nodes.append([[(int(node[0]), int(node[1])) for node in depth] for depth in own])
         if sampled:
@@ -58,13 +57,12 @@ def draft_trees(
     return out, nodes
 
 
-class _TreeMemory(NamedTuple):
-    """Static tensors of trees of up to n depths of K nodes.
+@dataclass(frozen=True, slots=True, eq=False)
+class _TreeMemory(Memory):
+    """That of trees of up to n depths of K nodes, drawn with uniforms [n, B, K], or of likeliest
+    continuations.
 
     Attributes:
-        number: [1] of the depth.
-        last: [B, 1] positions.
-        random: [n, B, K] uniforms, float64; ``None``: the likeliest continuations go on.
         results: [n, B, K, …] float64, of every node: its parent in the depth above, its token and,
             where tokens are drawn, the mass that was left to draw from and its total after that.
             Otherwise its chance, and of the likeliest tokens after its number in the depth above:
@@ -74,9 +72,6 @@ class _TreeMemory(NamedTuple):
         probs: [n, B, K, V] of later tokens; ``None`` where not drawn.
     """
 
-    number: Tensor
-    last: Tensor
-    random: Tensor | None
     results: Tensor
     ancestors: Tensor
     first_probs: Tensor | None
@@ -101,7 +96,6 @@ class _TreeMemory(NamedTuple):
         )
 
     def begin(self, sampler: Sampler, scores: Tensor) -> None:
-        """Pick the first nodes of each tree from scores [B, V]."""
         width = self.results.shape[2]
         before = torch.zeros_like(self.ancestors[0])
         if self.random is None:
@@ -121,7 +115,6 @@ class _TreeMemory(NamedTuple):
         self._store(tokens, None, [left, mass], before)
 
     def go_on(self, sampler: Sampler, scratch: int, step: DeviceStep) -> None:
-        """Feed the nodes of depth ``number`` − 1 to the model, and pick those after them."""
         last, above = self.last, self.number - 1
         nodes = self.results.index_select(0, above).squeeze(0)
         ancestors = self.ancestors.index_select(0, above).squeeze(0)
@@ -199,7 +192,6 @@ class _TreeMemory(NamedTuple):
 
 
 def _likeliest(depths: Sequence[Sequence[Sequence[float]]]) -> list[TreeDepth]:
-    """Return the depths of a tree of which the host has read the results."""
     out: list[TreeDepth] = []
     alive: set[int] = {0}  # the text
     for depth in depths:

@@ -89,10 +89,6 @@ class PreparedQuery(NamedTuple):
         """The indices of the rows asked for."""
         return range(self.first, self.end) if self.rows is None else self.rows
 
-    def select_rows(self, h: torch.Tensor) -> torch.Tensor:
-        """Return the query's rows of hidden states by index."""
-        return h[self.first : self.end] if self.rows is None else pick(h, self.rows)
-
     def span(self, start: int, end: int) -> Span:
         """Return the span of the tokens stored at ``start … end − 1``."""
         branches = self.state.branches
@@ -153,13 +149,7 @@ class TrunkSlots:
         capacity = -(-length // _COMPACT_STEP) * _COMPACT_STEP
         if state is None or 2 * capacity > state.capacity:
             return
-        with torch.inference_mode():
-            cache = self.backend.new_cache(capacity)
-            self.backend.copy(state.cache, cache, length)
-            outputs = [old.new_empty((capacity, old.shape[1])) for old in state.outputs]
-            for old, new in zip(state.outputs, outputs, strict=True):
-                new[:length] = old[:length]
-        slot.state = dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
+        slot.state = self._resized(state, capacity, length)
 
     def rewind(self, slot: Slot, length: int) -> None:
         """Forget all tokens past the first ``length``, committed ones included."""
@@ -307,25 +297,32 @@ class TrunkSlots:
         first = _FIRST_CAPACITY_ON_CPU if on_cpu else _FIRST_CAPACITY
         capacity = max(first, 1 << (end - 1).bit_length())
         capacity = min(capacity, max(backend.max_length, end))
-        shape = (capacity, backend.hidden_size)
+        if state is None:
+            slot.tokens, slot.num_committed = [], 0
+            with torch.inference_mode():
+                cache, outputs = backend.new_cache(capacity), self._new_outputs(capacity)
+            lengths, drafted = [0] * self.num_segments, [0] * backend.num_layers
+            slot.state = SlotState(cache, capacity, lengths, outputs, drafted)
+        else:
+            slot.state = self._resized(state, capacity, state.capacity)
+        return slot.state
+
+    def _resized(self, state: SlotState, capacity: int, length: int) -> SlotState:
+        """Return a state of another capacity, with what the first ``length`` tokens have cached."""
         with torch.inference_mode():
-            outputs = [
-                poison.empty(shape, backend.dtype, backend.device) for _ in range(self.num_segments)
-            ]
-            if state is None:
-                slot.tokens, slot.num_committed = [], 0
-                cache, lengths = backend.new_cache(capacity), [0] * self.num_segments
-                state = SlotState(cache, capacity, lengths, outputs, [0] * backend.num_layers)
-            else:
-                cache = backend.grow(state.cache, capacity)
-                for old, new in zip(state.outputs, outputs, strict=True):
-                    new[: state.capacity] = old
-                state = dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
-        slot.state = state
-        return state
+            cache, outputs = self.backend.new_cache(capacity), self._new_outputs(capacity)
+            self.backend.copy(state.cache, cache, length)
+            for old, new in zip(state.outputs, outputs, strict=True):
+                new[:length] = old[:length]
+        return dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
+
+    def _new_outputs(self, capacity: int) -> list[torch.Tensor]:
+        backend, shape = self.backend, (capacity, self.backend.hidden_size)
+        return [
+            poison.empty(shape, backend.dtype, backend.device) for _ in range(self.num_segments)
+        ]
 
     def _poison_rest(self, state: SlotState) -> None:
-        """Make a read of what holds no values show, in the mode of :mod:`hierspec.lm.poison`."""
         with torch.inference_mode():
             for (lo, hi), length, output in zip(
                 self.bounds, state.lengths, state.outputs, strict=True

@@ -10,6 +10,7 @@ A segment's length is raised only after the segment has finished: see the invari
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 
 import torch
@@ -17,24 +18,15 @@ import torch
 from hierspec.core.context import Context
 from hierspec.core.distributions import Uniforms
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, DraftingBackend, HiddenStates, ScoredStates, Span
+from hierspec.lm.backend import Backend, DraftingBackend, HiddenStates, Span
 from hierspec.lm.base import DeviceDrafts, NextScores, Query, Slot
 from hierspec.lm.exit_heads import ExitHead
+from hierspec.lm.in_steps import picked
 from hierspec.sampling.sampler import Sampler
 from hierspec.utils.graphs import Graphs
 from hierspec.utils.reads import sent
 
 from .slots import PreparedQuery, SlotState, TrunkSlots
-
-
-class TrunkCounters:
-    """Work done since the trunk was made: passes over the weights and tokens by segment, and rows
-    of heads."""
-
-    def __init__(self, segments: int) -> None:
-        self.calls, self.tokens = [0] * segments, [0] * segments
-        self.head_rows = 0
-
 
 _NONE = torch.empty(0)
 ScoreHead = Callable[[torch.Tensor], torch.Tensor]  # hidden states [N, d] → scores [N, V]
@@ -45,14 +37,16 @@ class Trunk(TrunkSlots):
 
     Args:
         exits: after how many layers scores can be asked for; the last layer is always an exit.
-        chunk: at most this many tokens go through the layers at once, so that a long prompt needs
-            little memory beyond its cache.
 
     Attributes:
+        chunk: at most this many tokens go through the layers at once, so that a long prompt needs
+            little memory beyond its cache.
         graphs: CUDA graphs of its calls; ``None`` on other devices.
     """
 
-    def __init__(self, backend: Backend, exits: Sequence[int] = (), *, chunk: int = 512) -> None:
+    chunk = 512
+
+    def __init__(self, backend: Backend, exits: Sequence[int] = ()) -> None:
         last = backend.num_layers
         self.exits = tuple(sorted({*exits, last}))
         if self.exits[0] < 1 or self.exits[-1] > last:
@@ -60,12 +54,8 @@ class Trunk(TrunkSlots):
                 f"exit layers must lie between 1 and {last} for {backend.name}, "
                 f"which has {last} layers; got {sorted(exits)}"
             )
-        if chunk < 1:
-            raise HierspecError(f"chunk must be at least 1, got {chunk}")
         super().__init__(backend, self.exits)
         self.graphs: Graphs | None = None
-        self.chunk = chunk
-        self.counters = TrunkCounters(len(self.bounds))
 
     @property
     def bytes_per_token(self) -> int:
@@ -127,80 +117,45 @@ class Trunk(TrunkSlots):
         asked = [(HiddenStates(i.state.outputs[index]), i.asked) for i in prepared] if score else []
         scores, is_last = _NONE, False
         while not is_last:
-            goals = self._next_lengths(prepared, index)
+            lengths = [item.state.lengths[index] for item in prepared]  # the topmost is never ahead
+            goals = self.next_lengths(prepared, lengths)
             is_last = all(n >= item.end for n, item in zip(goals, prepared, strict=True))
             for segment in range(index + 1):
-                states: list[SlotState] = []
-                spans: list[Span] = []
-                ids: list[int] = []
-                for item, goal in zip(prepared, goals, strict=True):
-                    state = item.state
-                    if goal > (length := state.lengths[segment]):
-                        states.append(state)
-                        spans.append(item.span(length, goal))
-                        if segment == 0:
-                            ids += item.tokens[length:goal]
+                running = [
+                    (item, goal)
+                    for item, goal in zip(prepared, goals, strict=True)
+                    if goal > item.state.lengths[segment]
+                ]
                 scored = asked if is_last and segment == index else ()
-                if spans or scored:
-                    scores = self._run_segment(segment, states, spans, ids, scored)
+                if not running and not scored:
+                    continue
+                spans = [item.span(item.state.lengths[segment], goal) for item, goal in running]
+                outputs, ids = [item.state.outputs for item, _ in running], list[int]()
+                if segment == 0:
+                    for (item, goal), span in zip(running, spans, strict=True):
+                        ids += item.tokens[span.start : goal]
+                scores = self.backend.run(
+                    *self.bounds[segment],
+                    spans,
+                    [HiddenStates(rows[segment]) for rows in outputs],
+                    ids=self.replace_unknown(ids),
+                    inputs=[HiddenStates(rows[segment - 1]) for rows in outputs if segment],
+                    scored=scored,
+                )
+                for item, goal in running:
+                    item.state.lengths[segment] = goal
         return scores
 
-    def _next_lengths(self, prepared: list[PreparedQuery], index: int) -> list[int]:
-        """Return the length of each query in segment ``index`` after the next pass, of at most
-        ``chunk`` tokens in all."""
+    def next_lengths(self, prepared: Sequence[PreparedQuery], lengths: Sequence[int]) -> list[int]:
+        """Return how many tokens of each query have been run after the next pass, of at most
+        ``chunk`` tokens in all; ``lengths``: before it."""
         budget = self.chunk
         goals: list[int] = []
-        for item in prepared:
-            # The topmost segment is never ahead of those below.
-            length = item.state.lengths[index]
+        for item, length in zip(prepared, lengths, strict=True):
             step = min(max(item.end - length, 0), budget)
             budget -= step
             goals.append(length + step)
         return goals
-
-    def _run_segment(
-        self,
-        segment: int,
-        states: Sequence[SlotState],
-        spans: Sequence[Span],
-        ids: Sequence[int],
-        scored: Sequence[ScoredStates],
-    ) -> torch.Tensor:
-        """Run a segment on tokens, of which lower segments have stored their outputs, and score."""
-        outputs = [HiddenStates(state.outputs[segment]) for state in states]
-        inputs = [HiddenStates(state.outputs[segment - 1]) for state in states] if segment else ()
-        lo, hi = self.bounds[segment]
-        scores = self.backend.run(
-            lo, hi, spans, outputs, ids=self.replace_unknown(ids), inputs=inputs, scored=scored
-        )
-        counters = self.counters
-        for state, (_, start, n, _) in zip(states, spans, strict=True):
-            state.lengths[segment] = start + n
-            counters.tokens[segment] += n
-        counters.calls[segment] += len(spans) > 0
-        counters.head_rows += len(scores)
-        return scores
-
-    def draft(
-        self,
-        backend: DraftingBackend,
-        num_layers: int,
-        prepared: Sequence[PreparedQuery],
-        starts: Sequence[int],
-        outputs: Sequence[HiddenStates],
-        counts: Sequence[int],
-        num_ids: int,
-    ) -> list[list[int]]:
-        """Run the first layers, this trunk's or a copy's, on tokens from ``starts`` on, and draft
-        what follows them (:meth:`.DraftingBackend.draft`); add all of it but the last to the slots.
-        """
-        spans = [item.span(start, item.end) for start, item in zip(starts, prepared, strict=True)]
-        ids = [t for s, i in zip(starts, prepared, strict=True) for t in i.tokens[s : i.end]]
-        ids = self.replace_unknown(ids)
-        drafts = backend.draft(num_layers, spans, outputs, ids, counts, num_ids)
-        for item, draft in zip(prepared, drafts, strict=True):
-            item.tokens.extend(draft[:-1])
-        return drafts
 
     def embed(self, ids: Sequence[int], spans: Sequence[Span]) -> torch.Tensor:
         """Return the input of the first segment, [N, d], for N token ids at ``spans``."""
@@ -217,64 +172,64 @@ class Trunk(TrunkSlots):
         return [i if i < size else 0 for i in ids]
 
 
-class ExitModel:
-    """The language model made of a trunk's layers up to one exit, final norm and head.
-
-    Args:
-        index: of the exit in ``trunk.exits``.
-        head: replaces the model's own final norm and head.
+class SlotSharingModel:
+    """A language model on the slots of a trunk, which it shares with the trunk's other models.
 
     Attributes:
-        cache_owner: the trunk. Views with the same owner share slots: open one per sequence.
-        exit_layer: how many layers it runs.
+        cache_owner: the trunk; one slot per sequence does for all of its models.
+        graphs: recorded calls of its device; ``None``: it records nothing, on any device.
     """
 
-    def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
-        backend = trunk.backend
-        self.trunk = self.cache_owner = trunk
-        self.graphs = trunk.graphs
-        self.index = index
-        self.head = head
-        self.partial = isinstance(head, ExitHead) and head.part is not None
-        self.exit_layer = trunk.exits[index]
-        is_full = self.exit_layer == backend.num_layers
-        self.name = backend.name if is_full else f"{backend.name}@{self.exit_layer}"
-        self.vocab_size = backend.vocab_size
-        self.max_length = backend.max_length
-        self.device = backend.device
-        simple = index == 0 and head is None
-        self._drafting = backend if simple and isinstance(backend, DraftingBackend) else None
-        self.drafts_in_one_call = self._drafting is not None
+    trunk: Trunk
+    graphs: Graphs | None = None
 
     @property
-    def trees(self) -> bool:
-        """Whether it scores a token tree in one call."""
-        return self.trunk.backend.trees
+    def cache_owner(self) -> Trunk:
+        return self.trunk
 
     def open(self) -> Slot:
-        """Return a new slot; any view of the same trunk may use it."""
+        """Return a new slot of the trunk."""
         return self.trunk.open()
 
     def close(self, slot: Slot) -> None:
         self.trunk.close(slot)
 
-    def score(self, queries: Sequence[Query]) -> torch.Tensor:
-        trunk = self.trunk
-        if parts := trunk.divided(queries):
-            return torch.cat([self.score([part]) for part in parts])
-        return self._score([trunk.prepare(query) for query in queries])
 
-    def _score(self, prepared: list[PreparedQuery]) -> torch.Tensor:
-        trunk, head = self.trunk, self.head
-        scores = trunk.run_segments(prepared, self.index, score=head is None)
-        if head is None:
-            return scores
-        with torch.inference_mode():
-            h = torch.cat([item.select_rows(item.state.outputs[self.index]) for item in prepared])
-        trunk.counters.head_rows += len(h)
-        # Outside inference mode, so that callers may write into the scores they get.
-        with torch.no_grad():
-            return head(h)
+class TrunkModel(SlotSharingModel, ABC):
+    """A form of a trunk's own transformer: it runs the tokens of queries that the trunk prepares.
+
+    Args:
+        backend: what runs them.
+        num_layers: how many of its layers.
+        drafts: whether it drafts in one call where the backend does.
+    """
+
+    def __init__(
+        self, trunk: Trunk, backend: Backend, name: str, num_layers: int, drafts: bool
+    ) -> None:
+        self.trunk, self.backend, self.name = trunk, backend, name
+        self.vocab_size, self.max_length = backend.vocab_size, backend.max_length
+        self.device, self.num_layers = backend.device, num_layers
+        self._drafting = backend if drafts and isinstance(backend, DraftingBackend) else None
+        self.drafts_in_one_call = self._drafting is not None
+
+    @property
+    def trees(self) -> bool:
+        """Whether it scores a token tree in one call."""
+        return self.backend.trees
+
+    @abstractmethod
+    def store(self, state: SlotState, end: int) -> None:
+        """Note that all of its layers have run the tokens up to ``end``; only once they have."""
+
+    @abstractmethod
+    def _score(self, prepared: list[PreparedQuery]) -> torch.Tensor: ...
+
+    def score(self, queries: Sequence[Query]) -> torch.Tensor:
+        """See :meth:`hierspec.lm.base.LanguageModel.score`."""
+        if parts := self.trunk.divided(queries):
+            return torch.cat([self.score([part]) for part in parts])
+        return self._score([self.trunk.prepare(query) for query in queries])
 
     def score_stepwise(
         self, queries: Sequence[Query], counts: Sequence[int]
@@ -307,50 +262,78 @@ class ExitModel:
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
-        """See :meth:`hierspec.lm.base.DeviceModel.draft`: greedy, in one call of the backend.
-
-        A context's last token is run in any case: the same numbers are written once more.
-        """
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: greedy, in one call of the backend."""
         trunk, backend = self.trunk, self._drafting
         assert backend is not None
         assert sampler.greedy
         prepared = trunk.prepare_drafts(queries, counts)
-        starts = [min(item.state.lengths[0], item.first) for item in prepared]
+        starts = [self._start(item) for item in prepared]
         if sum([item.end - n for item, n in zip(prepared, starts, strict=True)]) > trunk.chunk:
             self.score(queries)  # a prompt, in passes of its own
-            starts = [item.first for item in prepared]
-        outputs = [HiddenStates(item.state.outputs[0]) for item in prepared]
-        layers, num_ids = self.exit_layer, sampler.vocab_size
-        drafts = trunk.draft(backend, layers, prepared, starts, outputs, counts, num_ids)
-        for item, start in zip(prepared, starts, strict=True):
-            # Last: see the invariants of slots.
-            item.state.lengths[0] = len(item.tokens)
-            trunk.counters.tokens[0] += len(item.tokens) - start
-        trunk.counters.calls[0] += max(counts)
-        trunk.counters.head_rows += sum(counts)
+            starts = [self._start(item) for item in prepared]
+        spans = [item.span(start, item.end) for start, item in zip(starts, prepared, strict=True)]
+        outputs = [
+            self._outputs(i, s.start, n) for i, s, n in zip(prepared, spans, counts, strict=True)
+        ]
+        ids = [t for s, i in zip(starts, prepared, strict=True) for t in i.tokens[s : i.end]]
+        ids, num_ids = trunk.replace_unknown(ids), sampler.vocab_size
+        drafts = backend.draft(self.num_layers, spans, outputs, ids, counts, num_ids)
+        for item, draft in zip(prepared, drafts, strict=True):
+            item.tokens.extend(draft[:-1])
+            self.store(item.state, len(item.tokens))
         return DeviceDrafts.greedy(drafts)
 
+    @abstractmethod
+    def _start(self, item: PreparedQuery) -> int:
+        """Return the first token that a draft after a query runs: its last one, or an earlier."""
+
+    @abstractmethod
+    def _outputs(self, item: PreparedQuery, start: int, count: int) -> HiddenStates:
+        """Return what a draft of ``count`` tokens writes hidden states to, from ``start`` on."""
+
     def __repr__(self) -> str:
-        return f"ExitModel({self.name!r}, exit_layer={self.exit_layer}, V={self.vocab_size})"
+        return f"{type(self).__name__}({self.name!r}, V={self.vocab_size})"
 
 
-class SlotSharingModel:
-    """A language model on the slots of a trunk, which it shares with the target."""
+class ExitModel(TrunkModel):
+    """The language model made of a trunk's layers up to one exit, final norm and head.
 
-    trunk: Trunk
+    Args:
+        index: of the exit in ``trunk.exits``.
+        head: replaces the model's own final norm and head.
 
-    @property
-    def cache_owner(self) -> Trunk:
-        return self.trunk
+    Attributes:
+        exit_layer: how many layers it runs.
+        partial: whether its head scores a part of the vocabulary only.
+    """
 
-    @property
-    def graphs(self) -> Graphs | None:
-        """``None``: it records nothing, on any device."""
-        return None
+    def __init__(self, trunk: Trunk, index: int, head: ScoreHead | None = None) -> None:
+        backend, self.exit_layer = trunk.backend, trunk.exits[index]
+        is_full = self.exit_layer == backend.num_layers
+        name = backend.name if is_full else f"{backend.name}@{self.exit_layer}"
+        super().__init__(trunk, backend, name, self.exit_layer, drafts=index == 0 and head is None)
+        self.graphs, self.index, self.head = trunk.graphs, index, head
+        self.partial = isinstance(head, ExitHead) and head.part is not None
 
-    def open(self) -> Slot:
-        """Return a new slot of the trunk."""
-        return self.trunk.open()
+    def store(self, state: SlotState, end: int) -> None:
+        for segment in range(self.index + 1):
+            state.lengths[segment] = max(end, state.lengths[segment])
 
-    def close(self, slot: Slot) -> None:
-        self.trunk.close(slot)
+    def _start(self, item: PreparedQuery) -> int:
+        # The last token is run in any case: the same numbers are written once more.
+        return min(item.state.lengths[0], item.first)
+
+    def _outputs(self, item: PreparedQuery, start: int, count: int) -> HiddenStates:
+        return HiddenStates(item.state.outputs[0])
+
+    def _score(self, prepared: list[PreparedQuery]) -> torch.Tensor:
+        head = self.head
+        scores = self.trunk.run_segments(prepared, self.index, score=head is None)
+        if head is None:
+            return scores
+        with torch.inference_mode():
+            outputs = ((HiddenStates(i.state.outputs[self.index]), i.asked) for i in prepared)
+            h = torch.cat([picked(*each) for each in outputs])
+        # Outside inference mode, so that callers may write into the scores they get.
+        with torch.no_grad():
+            return head(h)

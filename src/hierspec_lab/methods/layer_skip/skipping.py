@@ -71,13 +71,12 @@ class SkippingBackend(RunsInSteps):
             raise HierspecError(f"skip_layers {fault} of {backend.name}: keep at least one")
         self.backend, self.skip = backend, skip
         self.divides_layers = any(not (part.attention and part.mlp) for part in self.kept)
-        self.new_cache, self.grow, self.embed = backend.new_cache, backend.grow, backend.embed
+        self.new_cache, self.embed = backend.new_cache, backend.embed
         self.head, self.unembedding, self.copy = backend.head, backend.unembedding, backend.copy
         self.move, self.trees = backend.move, backend.trees
         self.position_switch = position_switch(backend)
         num_kept = sum(part.attention + part.mlp for part in self.kept) / 2
         self.name = f"{backend.name}~{num_kept:g}/{depth}"
-        self.fast_path = backend.fast_path
         self.num_layers = depth
         self.vocab_size, self.hidden_size = backend.vocab_size, backend.hidden_size
         self.max_length = backend.max_length

@@ -217,7 +217,9 @@ class RetrievalModel(SlotSharingModel):
         if state.cache is None:
             state.cache = self.backend.new_cache(max(end, self.budget + 2 * self.refresh))
         elif end > (capacity := self.backend.capacity(state.cache)):
-            state.cache = self.backend.grow(state.cache, max(end, 2 * capacity))
+            cache = self.backend.new_cache(max(end, 2 * capacity))
+            self.backend.copy(state.cache, cache, capacity)
+            state.cache = cache
 
     def __repr__(self) -> str:
         return f"RetrievalModel({self.name!r}, V={self.vocab_size})"

@@ -10,7 +10,6 @@ from typing import Any
 import torch
 from safetensors.torch import save_file
 
-from hierspec.lm.eagle3.checkpoint import SHARDS
 from hierspec.lm.eagle3.config import Eagle3Config
 from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.weights import INDEX_FILE, SINGLE_FILE
@@ -70,7 +69,11 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
         write_atomically(folder / INDEX_FILE, json.dumps(index, indent=1) + "\n", "the drafter")
         names.append(INDEX_FILE)
     # Files of an earlier network would be read instead of these.
-    possible = {SINGLE_FILE, INDEX_FILE, *(file.name for file in folder.glob(SHARDS))}
+    possible = {
+        SINGLE_FILE,
+        INDEX_FILE,
+        *(file.name for file in folder.glob("model-*-of-*.safetensors")),
+    }
     for name in possible.difference(names):
         (folder / name).unlink(missing_ok=True)
 

@@ -10,6 +10,7 @@ from heads_cases import hierarchy, level, rows_of
 from heads_training import FAMILIES, QUICK
 from joint_law import chi_square, joint_law, sample
 from tiny_models import save_tiny
+from work import Work
 
 from hierspec.config.exit_heads import load_head, read
 from hierspec.config.schema import TargetConfig
@@ -71,10 +72,10 @@ def test_caches_of_the_trunk_are_shared_with_and_without_heads(models, trained) 
     fresh = [Trunk(backend, [1, 2]) for _ in range(3)]
     alone = [fresh[0].view(1, head), fresh[1].view(1), fresh[2].view()]
     expected = [rows_of(view, ids, 1) for view in alone]
-    slot = trunk.open()
+    done, slot = Work(trunk), trunk.open()
     query = [Query(slot, Context(ids), 1)]
     got = [view.score(query) for view in (with_head, without, target)]
-    assert trunk.counters.tokens == [5, 5, 5]  # each token once through each segment
+    assert done.tokens == [5, 5, 5]  # each token once through each segment
     assert all(torch.equal(a, b) for a, b in zip(got, expected, strict=True))
     assert not torch.equal(got[0], got[1])
 

@@ -4,7 +4,7 @@ One token at a time, a processor spends its time reading weights. Norms, rotatio
 the residual stream of a copy are the model's own, so that it can read and write the model's caches.
 A model in the compiled kernels is copied there
 (:meth:`hierspec.lm.native.backend.NativeBackend.copy_in`), one in torch's operations by
-:mod:`.device_copy`.
+:mod:`hierspec.lm.lean.device_copy`.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import warnings
 from typing import Any, Literal
 
 from hierspec.errors import HierspecError
-from hierspec.lm.native import library
-from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
-from hierspec.lm.native.calibration import NotCalibratedWarning, calibrated_copy, is_quick
-from hierspec.lm.native.formats import FORMATS
 
-from .decoder import LeanBackend
+from .lean.decoder import LeanBackend
+from .native import library
+from .native.backend import COPY_FORMS, NativeBackend
+from .native.calibration import NotCalibratedWarning, calibrated_copy, is_quick
+from .native.formats import FORMATS
 
 _PAYS = 0.7  # at most so much of the target's bytes
 
@@ -69,7 +69,7 @@ def quantize(backend: Any, bits: int = 8, calibrate: bool | Literal["auto"] = Fa
             "merge_and_unload), or draft with the model's own layers (early_exit; the preset "
             "layerskip)"
         )
-    from .device_copy import DeviceCopy
+    from .lean.device_copy import DeviceCopy
 
     if bits not in (8, 4):
         raise HierspecError(
