@@ -38,8 +38,8 @@ from fault_injection import KINDS, Fault, Injector, Watch
 
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.output import AnswersFile
-from hierspec.server.batch.writer import Writer, find_pending, run
-from hierspec.server.cluster.calls import HttpRequest, ReplicaErrors, forward
+from hierspec.server.batch.writer import BatchRun, run
+from hierspec.server.cluster.calls import HttpRequest, forward
 from hierspec.server.cluster.deployments import Replica
 from hierspec_lab.bench.environment import environment
 
@@ -80,8 +80,7 @@ def batch(folder: Path) -> tuple[Injector, Attempt]:
     async def answer_all() -> None:
         async with InProcess(Echo()) as service:
             with AnswersFile(target) as output:
-                pending = find_pending(source, output)
-                await run(service, pending, Writer(output, pending, lambda _: None), 3)
+                await run(service, BatchRun(source, output, lambda _: None), 3)
 
     def attempt(injector: Injector | None, faults: Sequence[Fault]) -> list[str]:
         target.unlink(missing_ok=True)
@@ -117,15 +116,14 @@ class LostError(Exception):
 def cluster(folder: Path) -> tuple[Injector, Attempt]:
     """The same of requests that a gateway forwards to a replica, without Ray."""
     app = Echo()
-    errors = ReplicaErrors(lost=(LostError,), full=())
 
     async def ask(replica: Replica, i: int) -> str:
         body = json.dumps({"model": "m", "prompt": f"p{i}"}).encode()
         headers = ((b"content-type", b"application/json"),)
         try:
             request = HttpRequest("POST", "/v1/completions", b"", headers, body, f"p{i}")
-            reply = await forward(request, replica.answer, errors, pause=0.001)
-            return json.loads(b"".join([part async for part in reply.body]))["text"]
+            reply = await forward(request, replica.answer, (LostError,), (), pause=0.001)
+            return json.loads(reply.body)["text"]
         except BaseException as error:  # the gateway's framework answers it with a 500
             return repr(error)
 

@@ -22,7 +22,7 @@ import common
 
 from hierspec.server.app import create_app
 from hierspec.server.batch.inprocess import InProcess
-from hierspec.server.same_seed import obstacles
+from hierspec.server.loading import obstacles
 from hierspec.server.settings import ServeSettings
 
 SMALL = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 5}

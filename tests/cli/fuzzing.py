@@ -32,7 +32,7 @@ STOPPED = "stopped before work begins"
 _WORK = (
     "hierspec.profiling.measure.measure",
     "hierspec.profiling.auto.measure",
-    "hierspec.server.process.serve",
+    "hierspec.server.process.make_server",
 )
 _WORK_OF_THE_LAB = (
     "hierspec_lab.training.heads.train.train",

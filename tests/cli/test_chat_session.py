@@ -10,7 +10,7 @@ from transformers import GenerationConfig
 
 from hierspec import Hierarchy, HierspecError
 from hierspec.cli.chat import entries
-from hierspec.cli.chat_session import HELP, ChatSession, ChatSettings
+from hierspec.cli.chat_session import HELP, ChatSession, read_settings
 from hierspec.config.model_defaults import chat_sampling
 from hierspec.engine.pace import Pace
 
@@ -36,7 +36,7 @@ class Told:
         self.session.start = lambda *a, **k: self.asked.append((a[0], k)) or start(*a, **k)
         self.console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
         self.chat = ChatSession(
-            *(self.session, "m", system, ChatSettings.from_dict({**GREEDY, **settings})),
+            *(self.session, "m", system, read_settings({**GREEDY, **settings})),
             *({"ignore_eos": True}, self.console),
         )
 
@@ -50,10 +50,10 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
     told = Told(models)
     assert "temperature = 0.0" in told("/set")
     assert "top_p = 0.5" in told("/set top_p 0.5", "w5 w9")
-    assert told.asked[-1][1]["sampling"].top_p == 0.5
+    assert told.asked[-1][1]["top_p"] == 0.5
     told("/set max_new_tokens 2", "/set stop w7 w8", "/set seed 4")
     before = told.chat.settings
-    assert before.stop == ("w7 w8",)
+    assert before["stop"] == ["w7 w8"]
     for mistake, says in (
         ("/set temprature 1", "did you mean temperature"),
         ("/set parameter", "there is no setting 'parameter'. There are temperature"),
@@ -76,7 +76,7 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
     assert told("/set seed").splitlines() == ["seed = 4"]
     assert told("/set parameter seed 3").splitlines() == ["seed = 3"]
     told("/set stop none", "/set seed none", "/set top_p none")
-    assert told.chat.settings == ChatSettings.from_dict({**GREEDY, "max_new_tokens": 2})
+    assert told.chat.settings == read_settings({**GREEDY, "max_new_tokens": 2})
 
 
 def test_a_system_message_comes_first_and_goes(models):
@@ -198,7 +198,7 @@ def test_answers_are_sampled_as_the_model_says(folder, tmp_path):
     found = chat_sampling(str(tmp_path))
     assert (found["temperature"], found["top_p"], found["top_k"]) == (0.6, 0.95, 50)
     with pytest.raises(HierspecError, match="no setting"):
-        ChatSettings.from_dict({"warmth": 1})
+        read_settings({"warmth": 1})
 
 
 def test_in_a_terminal_lines_are_edited_and_remembered(folder, tmp_path):

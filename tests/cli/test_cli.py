@@ -68,9 +68,9 @@ def test_a_single_token_has_no_table(capsys):
 
 
 def test_a_text_that_differs_is_explained(capsys, monkeypatch):
-    from hierspec.cli import generate
-
-    monkeypatch.setattr(generate, "_texts_differ", lambda results, references: True)
+    monkeypatch.setattr(
+        "hierspec.cli.rendering.generation._texts_differ", lambda results, references: True
+    )
     argv = ["generate", "x", *SMALL, "--max-new-tokens", "2", "--compare"]
     lean = ["--dtype", "float64"]
     assert "the target runs outside the compiled kernels" in hierspec(capsys, *argv, *lean)[2]

@@ -20,7 +20,7 @@ from installed import needs_lab
 from tabular_cases import V, chain, models
 
 from hierspec.cli import run
-from hierspec.cli.rendering.certificate import show
+from hierspec.cli.certify import show
 from hierspec.core.nodes import initial_states
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow

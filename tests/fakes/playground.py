@@ -51,7 +51,7 @@ class LevelsStub(StubServer):
 
     async def page(self, request):
         made = build_page()
-        return web.Response(text=made.html, content_type="text/html", headers=made.headers)
+        return web.Response(body=made.body, headers=made.headers)
 
     def pause_before(self, body):
         return self.pause * (3 if is_plain(body) else 1)

@@ -69,7 +69,8 @@ class Scene:
         body = {"model": "default", "messages": MESSAGES, "temperature": 0, "max_tokens": 200}
         body |= fields
         asked = ChatRequest.model_validate(body)
-        offered = [] if asked.tool_choice == "none" else asked.tools or []
+        functions = [tool.function for tool in asked.tools or ()]
+        offered = [] if asked.tool_choice == "none" else functions
         prompt = chat_ids(self.service, plain_messages(asked.messages), offered)
         for model in self.models:
             model.script, model.prompt_length = script_ids(self.name, text), len(prompt)

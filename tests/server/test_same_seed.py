@@ -21,7 +21,7 @@ from transformers import (
 
 from hierspec.lm.native import backend, library
 from hierspec.server.app import create_app
-from hierspec.server.same_seed import SameSeedWarning
+from hierspec.server.loading import SameSeedWarning
 from hierspec.server.settings import ServeSettings
 
 needs_kernels = pytest.mark.skipif(library.load() is None, reason="no C compiler here")

@@ -9,10 +9,10 @@ from layouts import LAYOUTS, tokenizer_of
 
 from hierspec.server.conversation import plain_messages
 from hierspec.server.templates import template_traits
-from hierspec.server.tools import fit_to_template
-from hierspec.server.wire.chat import Message, Tool
+from hierspec.server.tools import fit_to_template, plain_tools
+from hierspec.server.wire.chat import Function, Message
 
-TOOL = Tool.model_validate({"type": "function", "function": {"name": "get_weather"}})
+TOOL = Function(name="get_weather")
 
 
 def call(id, city):
@@ -47,7 +47,7 @@ def written(name, messages, tools=(TOOL,)):
     tokenizer, traits = tokenizer_of(name), template_traits(tokenizer_of(name))
     plain = plain_messages([Message.model_validate(one) for one in messages])
     fitted = fit_to_template(plain, tools, traits)
-    listed = [tool.model_dump(exclude_none=True) for tool in tools] if traits.lists_tools else None
+    listed = plain_tools(tools) if traits.lists_tools else None
     return tokenizer.apply_chat_template(
         fitted, tools=listed, tokenize=False, add_generation_prompt=True
     )

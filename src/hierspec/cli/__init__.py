@@ -126,46 +126,46 @@ def _discard_output() -> None:
 
 def _report_error(error: BaseException, argv: Sequence[str] = ()) -> int:
     """Print an error in one line; return 2 for a user's mistake, 1 for a bug of ours."""
+    if type(error).__name__ == "NoArgsIsHelpError":  # a group, no command
+        print(error.format_message())  # type: ignore[attr-defined]
+        return 0
+    mistake = _mistake(error, argv)
+    bug = (
+        f"{type(error).__name__}: {_one_line(str(error))}: this is a bug, please report it with "
+        "this line and what hierspec doctor prints; --debug shows where"
+    )
+    print(f"hierspec: error: {mistake or bug}", file=sys.stderr)
+    return 2 if mistake else 1
+
+
+def _mistake(error: BaseException, argv: Sequence[str]) -> str:
+    """Say what a user did wrong, or what the machine refused; empty for a bug."""
     from .hints import hint
 
-    format_message = getattr(error, "format_message", None)  # of the errors of the command line
-    if type(error).__name__ == "NoArgsIsHelpError" and format_message:  # a group, no command
-        print(format_message())
-        return 0
-    if format_message:  # wrong options, unknown commands
+    if format_message := getattr(error, "format_message", None):  # wrong options, unknown commands
         context = getattr(error, "ctx", None)
         named = [word for word in argv[:1] if not word.startswith("-")]
         command = context.command_path if context else " ".join(["hierspec", *named])
         message = _one_line(format_message())
         if known := hint(argv, message):
             message = f"{message.rstrip('.')}: {known}"
-        _print_error(f"{message} (see {command} --help)")
-        return 2
+        return f"{message} (see {command} --help)"
     if isinstance(error, OSError) and error.filename is None and error.errno in _WRITE_ERRORS:
         _discard_output()  # or what is left of it would fail again, and be reported again
-        _print_error(f"cannot write to standard output: {error.strerror}")
-        return 2
+        return f"cannot write to standard output: {error.strerror}"
     if isinstance(error, UnicodeEncodeError) and (message := _encoding_problem(error)):
-        _print_error(message)
-        return 2
+        return message
+    if place := plugins.place_of(error):  # a user's own rule or drafter
+        return _one_line(f"{place}: {plugins.describe(error)}")
     # What the system refuses has a number: a missing file, no permission, a connection.
     refused_by_system = isinstance(error, OSError) and error.errno is not None
-    if place := plugins.place_of(error):  # a user's own rule or drafter
-        _print_error(_one_line(f"{place}: {plugins.describe(error)}"))
-        return 2
     if isinstance(error, HierspecError) or refused_by_system:
-        _print_error(_one_line(str(error)) or type(error).__name__)
-        return 2
+        return _one_line(str(error)) or type(error).__name__
     if isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and "out of memory" in str(error).lower()
     ):
-        _print_error("out of memory: try a smaller --batch-size or --max-new-tokens")
-        return 2
-    _print_error(
-        f"{type(error).__name__}: {_one_line(str(error))}: this is a bug, please report it with "
-        "this line and what hierspec doctor prints; --debug shows where"
-    )
-    return 1
+        return "out of memory: try a smaller --batch-size or --max-new-tokens"
+    return ""
 
 
 def _encoding_problem(error: UnicodeEncodeError) -> str:
@@ -176,10 +176,6 @@ def _encoding_problem(error: UnicodeEncodeError) -> str:
     if output != "utf-8" and codecs.lookup(error.encoding).name == output:
         return f"the output is encoded as {error.encoding}: set PYTHONIOENCODING=utf-8"
     return ""
-
-
-def _print_error(text: str) -> None:
-    print(f"hierspec: error: {text}", file=sys.stderr)
 
 
 def _one_line(text: str) -> str:

@@ -12,29 +12,17 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import (
-    REPLICAS,
-    Device,
-    DraftsOption,
-    Dtype,
-    HierarchyOption,
-    MaxConcurrency,
-    ServedModel,
-    ServiceFile,
-    ServiceSettings,
-    Threads,
-    split_values,
-)
+from . import options
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.writer import BatchProgress, Pending, Writer
+    from hierspec.server.batch.writer import BatchRun
     from hierspec.server.settings import ServeSettings
 
 
 def batch(
+    ctx: typer.Context,
     input_file: Annotated[
         Path,
         typer.Argument(help="Requests in OpenAI's batch format, one a line.", metavar="IN.jsonl"),
@@ -46,19 +34,19 @@ def batch(
             metavar="OUT.jsonl",
         ),
     ],
-    model: ServedModel = None,
-    hierarchy: HierarchyOption = None,
-    draft: DraftsOption = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    threads: Threads = None,
-    max_concurrency: MaxConcurrency = 32,
-    config: ServiceFile = None,
-    setting: ServiceSettings = None,
+    model: options.ServedModel = None,
+    hierarchy: options.HierarchyOption = None,
+    draft: options.DraftsOption = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    max_concurrency: options.MaxConcurrency = 32,
+    config: options.ServiceFile = None,
+    setting: options.ServiceSettings = None,
     ray: Annotated[
         bool, typer.Option("--ray", help="Answer through Ray Data, on this machine or a cluster.")
     ] = False,
-    replicas: Annotated[int, REPLICAS] = 1,
+    replicas: Annotated[int, options.REPLICAS] = 1,
 ) -> int:
     """Answer a file of requests, each line exactly once.
 
@@ -74,21 +62,19 @@ def batch(
       hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
     """
     from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.writer import Writer, find_pending
+    from hierspec.server.batch.writer import BatchRun
     from hierspec.utils.files import locked
 
     from .rendering import interruptible, notes
     from .serve import service_settings
 
-    options = {
-        "model": model,
-        "hierarchy": hierarchy,
-        "draft": draft and split_values(draft),
-        "dtype": dtype,
-    }
-    settings = _settings_for_one_client(
-        service_settings(config, {**options, "device": device, "threads": threads}, setting or []),
-        max_concurrency,
+    settings = service_settings(ctx.params, config, setting)
+    settings = dataclasses.replace(  # for one client that waits as long as it takes, without a key
+        settings,
+        api_key=(),
+        max_queue=max(settings.max_queue, max_concurrency),
+        request_timeout=0.0,
+        store_responses=0,
     )
     if input_file.resolve() == output_file.resolve():
         raise HierspecError("requests and answers must be two files")
@@ -99,31 +85,22 @@ def batch(
         AnswersFile(output_file) as output,
         interruptible(console),
     ):
-        pending = find_pending(input_file, output)
         with _bar(console, f"batch {input_file.name}") as report:
-            writer = Writer(output, pending, report)
-            if pending.num_left:
-                answer = _answer_with_ray if ray else _answer_in_process
-                answer(settings, pending, writer, max_concurrency, replicas)
-        return _print_summary(output, pending, console)
+            work = BatchRun(input_file, output, report)
+            if work.num_left and ray:
+                from hierspec.server.cluster.batch import run
+
+                run(settings, work, max_concurrency, replicas)
+            elif work.num_left:
+                if replicas != 1:
+                    raise HierspecError(
+                        "--replicas goes with --ray: one process holds the models once"
+                    )
+                _answer_in_process(settings, work, max_concurrency)
+        return _print_summary(work, console)
 
 
-def _settings_for_one_client(settings: ServeSettings, max_concurrency: int) -> ServeSettings:
-    """Return a service's settings for one client that waits as long as it takes, without a key."""
-    return dataclasses.replace(
-        settings,
-        api_key=(),
-        max_queue=max(settings.max_queue, max_concurrency),
-        request_timeout=0.0,
-        store_responses=0,
-    )
-
-
-def _answer_in_process(
-    settings: ServeSettings, pending: Pending, writer: Writer, max_concurrency: int, replicas: int
-) -> None:
-    if replicas != 1:
-        raise HierspecError("--replicas goes with --ray: one process holds the models once")
+def _answer_in_process(settings: ServeSettings, work: BatchRun, max_concurrency: int) -> None:
     import asyncio
 
     from hierspec.server.app import create_app
@@ -133,53 +110,41 @@ def _answer_in_process(
 
     use_threads(settings.threads)
 
-    async def work() -> None:
+    async def answer() -> None:
         async with InProcess(create_app(settings)) as service:
-            await run(service, pending, writer, max_concurrency)
+            await run(service, work, max_concurrency)
 
-    asyncio.run(work())
-
-
-def _answer_with_ray(
-    settings: ServeSettings, pending: Pending, writer: Writer, max_concurrency: int, replicas: int
-) -> None:
-    from hierspec.server.cluster.batch import run
-
-    run(settings, pending, writer, max_concurrency, replicas)
+    asyncio.run(answer())
 
 
 @contextmanager
-def _bar(console: Console, title: str) -> Iterator[Callable[[BatchProgress], None]]:
+def _bar(console: Console, title: str) -> Iterator[Callable[[BatchRun], None]]:
     from .rendering import progress
 
     with progress(console, title) as bar:
         last_tenth = -1
 
-        def report(batch: BatchProgress) -> None:
+        def report(work: BatchRun) -> None:
             nonlocal last_tenth
-            tenth = 10 * batch.num_answered // batch.total
+            left, total, failures = work.num_left, work.total, work.output.num_failures
+            tenth = 10 * (total - left) // total
             if console.is_terminal or tenth != last_tenth:  # elsewhere, a line for every tenth
-                bar(_describe(batch), batch.num_answered / batch.total)
+                failed = f", {failures} failed" if failures else ""
+                bar(f"{left} of {total} left{failed}", 1 - left / total)
             last_tenth = tenth
 
         yield report
 
 
-def _describe(batch: BatchProgress) -> str:
-    parts = [f"{batch.total - batch.num_answered} of {batch.total} left"]
-    if batch.num_failures:
-        parts.append(f"{batch.num_failures} failed")
-    return ", ".join(parts)
-
-
-def _print_summary(output: AnswersFile, pending: Pending, console: Console) -> int:
+def _print_summary(work: BatchRun, console: Console) -> int:
     from hierspec.utils.terminal import counted
 
     from .rendering import say
 
+    output = work.output
     parts = [f"{counted(len(output.ids), 'answer')} in {output.path}"]
-    if pending.answered:
-        parts.append(f"{len(pending.answered)} of them were there already")
+    if work.answered:
+        parts.append(f"{len(work.answered)} of them were there already")
     if output.num_failures:
         parts.append(f"{output.num_failures} failed, the first: {output.first_failure}")
     say(console, "; ".join(parts))

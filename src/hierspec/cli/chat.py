@@ -13,30 +13,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import (
-    ChatTemplateKwargs,
-    Deterministic,
-    Device,
-    DraftsOption,
-    Dtype,
-    FrequencyPenalty,
-    FreshSeed,
-    HierarchyOption,
-    MaxNewTokens,
-    MinP,
-    PresencePenalty,
-    StopOption,
-    StopTokenId,
-    Threads,
-    TokenizerOption,
-    TopK,
-    TopP,
-    load_hierarchy,
-    parse_template_kwargs,
-    split_values,
-    target_config,
-    target_option,
-)
+from . import options
 
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
@@ -45,36 +22,37 @@ _OWN = "Default: the model's own."
 
 
 def chat(
+    ctx: typer.Context,
     target: Annotated[
-        str | None, target_option("Default: zoo:smollm2, where its packages are installed.")
+        str | None, options.target_option("Default: zoo:smollm2, where its packages are installed.")
     ] = None,
-    draft: DraftsOption = None,
-    hierarchy: HierarchyOption = None,
+    draft: options.DraftsOption = None,
+    hierarchy: options.HierarchyOption = None,
     system: Annotated[
         str | None, typer.Option(help="The system message, which tells the model how to answer.")
     ] = None,
-    max_new_tokens: MaxNewTokens = 512,
+    max_new_tokens: options.MaxNewTokens = 512,
     temperature: Annotated[
         float | None, typer.Option("--temperature", "--temp", help=f"0 is greedy. {_OWN}")
     ] = None,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    min_p: MinP = None,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
     repetition_penalty: Annotated[
         float | None,
         typer.Option(help=f"Above 1: makes tokens that are in the text less likely. {_OWN}"),
     ] = None,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    presence_penalty: PresencePenalty = 0.0,
-    seed: FreshSeed = None,
-    stop: StopOption = None,
-    stop_token_id: StopTokenId = None,
-    chat_template_kwargs: ChatTemplateKwargs = None,
-    tokenizer: TokenizerOption = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    threads: Threads = None,
-    deterministic: Deterministic = False,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    seed: options.FreshSeed = None,
+    stop: options.StopOption = None,
+    stop_token_id: options.StopTokenId = None,
+    chat_template_kwargs: options.ChatTemplateKwargs = None,
+    tokenizer: options.TokenizerOption = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
+    deterministic: options.Deterministic = False,
 ) -> int:
     """Talk with a model. The caches of all levels are kept, so a turn reads only what is new.
 
@@ -91,29 +69,23 @@ def chat(
     from hierspec.config import model_defaults
     from hierspec.utils.threads import use_threads
 
-    from .chat_session import ChatSession, ChatSettings
+    from .chat_session import DEFAULTS, ChatSession, read_settings
     from .rendering import notes, say, warnings_as_notes
 
     given = {
-        "temperature": temperature,
-        "top_p": top_p,
-        "top_k": top_k,
-        "min_p": min_p,
-        "repetition_penalty": repetition_penalty,
-        "frequency_penalty": frequency_penalty,
-        "presence_penalty": presence_penalty,
+        name: value
+        for name, value in ctx.params.items()
+        if name in DEFAULTS and value not in (None, [], ())
     }
-    own = {"max_new_tokens": max_new_tokens, "seed": seed, "stop": list(stop or ())}
-    chosen = {name: value for name, value in given.items() if value is not None}
-    ChatSettings.from_dict({**chosen, **own})  # mistakes are told before a model is loaded
-    variables = parse_template_kwargs(chat_template_kwargs)
+    read_settings(given)  # mistakes are told before a model is loaded
+    variables = options.parse_template_kwargs(chat_template_kwargs)
     use_threads(threads)
-    config = _config(target, tuple(split_values(draft)), hierarchy, dtype, device)
+    config = _config(target, tuple(options.split_values(draft)), hierarchy, dtype, device)
     config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
     console = notes()
 
     with warnings_as_notes(console):
-        models = load_hierarchy(config, tokenizer)
+        models = options.load_hierarchy(config, tokenizer)
     if models.tokenizer is None:
         raise HierspecError(
             f"{config.target.model} has no tokenizer: name one that has a chat template "
@@ -126,7 +98,7 @@ def chat(
         )
     say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
     defaults = model_defaults.chat_sampling(config.target.model)
-    settings = ChatSettings.from_dict({**defaults, **chosen, **own})
+    settings = read_settings({**defaults, **given})
     request = {"stop_token_ids": stop_token_id, "chat_template_kwargs": variables}
     with models.session() as session:
         conversation = ChatSession(session, config.target.model, system, settings, request, console)
@@ -147,7 +119,7 @@ def _config(
     from hierspec.presets.registry import AUTO, is_file_or_json, read_hierarchy
 
     if hierarchy is None:
-        chat_target = target_config(target or defaults.SMOLLM2_NAME, dtype, device)
+        chat_target = options.target_config(target or defaults.SMOLLM2_NAME, dtype, device)
         return defaults.default_hierarchy(chat_target, drafts)
     if hierarchy == AUTO:
         raise HierspecError(

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from typing_extensions import TypedDict  # pydantic needs this one below Python 3.12
 
 from hierspec.errors import HierspecError, errors_in
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user, without_folders, write_atomically
 from hierspec.utils.schema import PositiveInteger, nearest_key, validate
+from hierspec.utils.terminal import counted
 from hierspec.utils.validation import HALF_CHARACTERS
 
 from .rendering import say
@@ -25,15 +28,17 @@ if TYPE_CHECKING:
     from hierspec.engine.results import GenerationResult
 
 QUOTES = '"""'
-SAMPLING = (
-    "temperature",
-    "top_p",
-    "top_k",
-    "min_p",
-    "repetition_penalty",
-    "frequency_penalty",
-    "presence_penalty",
-)
+_SAMPLING = {
+    "temperature": 0.0,
+    "top_p": None,
+    "top_k": None,
+    "min_p": None,
+    "repetition_penalty": 1.0,
+    "frequency_penalty": 0.0,
+    "presence_penalty": 0.0,
+}
+# What /set changes; without a seed every answer has a fresh one.
+DEFAULTS = {**_SAMPLING, "max_new_tokens": 512, "seed": None, "stop": []}
 HELP = '''/set NAME VALUE  change a setting of answers to come; /set NAME shows it, /set alone all
 /system TEXT     tell the model how to answer; /system alone shows it, /system "" takes it away
 /retry           answer the last message again
@@ -65,73 +70,43 @@ _ELSEWHERE = {  # settings of other programs, and what does the same here
 }
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ChatSettings:
-    """What ``/set`` changes.
+def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return all settings of a chat; one that is left out, or ``None``, has its default.
 
-    Attributes:
-        seed: ``None``: a fresh one for each answer.
+    Raises:
+        HierspecError: an unknown setting, or a value that it cannot have.
     """
+    from hierspec.config import arguments
 
-    max_new_tokens: int = 512
-    sampling: SamplingParams = field(default_factory=SamplingParams)
-    seed: int | None = None
-    stop: tuple[str, ...] = ()
-
-    def with_value(self, name: str, text: str) -> ChatSettings:
-        """Return the settings with one of them read from a text; ``none`` is its default.
-
-        Raises:
-            HierspecError: no setting has this name, or it cannot have this value.
-        """
-        values = self.to_dict()
-        if name not in values:
-            hint = nearest_key(name, values)
-            known = _ELSEWHERE.get(name) or (f"; did you mean {hint}?" if hint else ".")
-            raise HierspecError(
-                f"there is no setting {name!r}{known} There are {', '.join(values)}"
-            )
-        if text.lower() == "none":
-            del values[name]
-        elif name == "stop":
-            values[name] = [text]
-        else:
-            try:
-                values[name] = json.loads(text)
-            except ValueError:
-                raise HierspecError(f"{name} takes a number, or none, not {text!r}") from None
-        return ChatSettings.from_dict(values)
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> ChatSettings:
-        """Return the settings of :meth:`to_dict`; what is left out has its default.
-
-        Raises:
-            HierspecError: an unknown setting, or a value that it cannot have.
-        """
-        from hierspec.config import arguments
-
-        given = {key: value for key, value in values.items() if value is not None}
-        sampling = {name: given.pop(name) for name in SAMPLING if name in given}
-        if unknown := given.keys() - {"max_new_tokens", "seed", "stop"}:
-            raise HierspecError(f"there is no setting {min(unknown)!r}")
-        stop = tuple(validate(list[str], given.pop("stop", []), "stop"))
-        settings = cls(sampling=SamplingParams.make(**sampling), stop=stop, **given)
-        arguments.seed(settings.seed)
-        validate(PositiveInteger, settings.max_new_tokens, "max_new_tokens")
-        return settings
-
-    def to_dict(self) -> dict[str, Any]:
-        return {
-            **{name: getattr(self.sampling, name) for name in SAMPLING},
-            "max_new_tokens": self.max_new_tokens,
-            "seed": self.seed,
-            "stop": list(self.stop),
-        }
+    if unknown := given.keys() - DEFAULTS.keys():
+        raise HierspecError(f"there is no setting {min(unknown)!r}")
+    given = {name: value for name, value in given.items() if value is not None}
+    settings = {**DEFAULTS, **given}
+    SamplingParams.make(**{name: settings[name] for name in _SAMPLING})
+    arguments.seed(settings["seed"])
+    validate(PositiveInteger, settings["max_new_tokens"], "max_new_tokens")
+    validate(list[str], settings["stop"], "stop")
+    return settings
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SavedMessage:
+def _change_setting(settings: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
+    """Return settings with one of them read from a text; ``none`` is its default."""
+    if name not in settings:
+        hint = nearest_key(name, settings)
+        known = _ELSEWHERE.get(name) or (f"; did you mean {hint}?" if hint else ".")
+        raise HierspecError(f"there is no setting {name!r}{known} There are {', '.join(settings)}")
+    value: Any = [text]
+    if text.lower() == "none":
+        value = None
+    elif name != "stop":
+        try:
+            value = json.loads(text)
+        except ValueError:
+            raise HierspecError(f"{name} takes a number, or none, not {text!r}") from None
+    return read_settings({**settings, name: value})
+
+
+class SavedMessage(TypedDict):
     role: str
     content: str
 
@@ -140,10 +115,10 @@ class SavedMessage:
 class SavedChat:
     """The file of ``/save``."""
 
-    messages: list[SavedMessage]
-    settings: dict[str, Any] = field(default_factory=dict)
-    model: str = ""
     schema_version: int = 1
+    model: str = ""
+    settings: dict[str, Any] = field(default_factory=dict)
+    messages: list[SavedMessage]
 
 
 class ChatSession:
@@ -154,13 +129,13 @@ class ChatSession:
         session: Session,
         model: str,
         system: str | None,
-        settings: ChatSettings,
+        settings: dict[str, Any],
         request: dict[str, Any],
         console: Console,
     ) -> None:
         self.session, self.model, self.request, self.console = session, model, request, console
         self.settings = settings
-        self.messages: list[dict[str, str]] = []
+        self.messages: list[SavedMessage] = []
         self._results: list[GenerationResult] = []
         self._commands: dict[str, Callable[[str], None]] = {
             "/set": self._set,
@@ -188,7 +163,7 @@ class ChatSession:
             if text.startswith("/") and not is_quoted:
                 return self._run_command(*_split(text))
             if text:
-                self._answer([*self.messages, {"role": "user", "content": text}])
+                self._answer([*self.messages, SavedMessage(role="user", content=text)])
         except HierspecError as error:
             self._say(f"hierspec: error: {error}")
         return True
@@ -211,11 +186,10 @@ class ChatSession:
         if name == "parameters" or (name == "parameter" and value):  # as in ollama
             name, value = _split(value)
         if name:
-            changed = self.settings.with_value(name, value or "none")  # refuses unknown names
+            changed = _change_setting(self.settings, name, value or "none")  # names are checked
             self.settings = changed if value else self.settings
-        shown = self.settings.to_dict()
-        names = [name] if name else shown
-        self._say("\n".join(f"{key} = {json.dumps(shown[key])}" for key in names))
+        names = [name] if name else self.settings
+        self._say("\n".join(f"{key} = {json.dumps(self.settings[key])}" for key in names))
 
     def _set_system(self, argument: str) -> None:
         if argument:
@@ -223,20 +197,21 @@ class ChatSession:
         told = self._system()
         self._say(f"the system message: {told[0]['content']}" if told else "no system message")
 
-    def _system(self) -> list[dict[str, str]]:
+    def _system(self) -> list[SavedMessage]:
         return [message for message in self.messages[:1] if message["role"] == "system"]
 
     def _replace_system(self, system: str | None) -> None:
         rest = self.messages[len(self._system()) :]
-        told = [] if system is None else [{"role": "system", "content": system}]
+        told = [] if system is None else [SavedMessage(role="system", content=system)]
         self.messages = [*told, *rest]
 
     def _retry(self, _: str) -> None:
         asked = [i for i, message in enumerate(self.messages) if message["role"] == "user"]
         if not asked:
             raise HierspecError("there is no message to answer again")
-        if self.settings.seed is not None and not self.settings.sampling.greedy:
-            self._say(f"the seed is {self.settings.seed} again: /set seed none for a fresh one")
+        seed = self.settings["seed"]
+        if seed is not None and self.settings["temperature"]:
+            self._say(f"the seed is {seed} again: /set seed none for a fresh one")
         self._answer(self.messages[: asked[-1] + 1])
 
     def _reset(self, _: str) -> None:
@@ -245,13 +220,8 @@ class ChatSession:
 
     def _save(self, argument: str) -> None:
         path = _file(argument, "/save")
-        content = {
-            "schema_version": 1,
-            "model": self.model,
-            "settings": self.settings.to_dict(),
-            "messages": self.messages,
-        }
-        text = json.dumps(content, indent=1, ensure_ascii=False)
+        chat = SavedChat(model=self.model, settings=self.settings, messages=self.messages)
+        text = json.dumps(asdict(chat), indent=1, ensure_ascii=False)
         write_atomically(path, text + "\n", "the conversation")
         self._say(f"saved to {path}")
 
@@ -260,50 +230,36 @@ class ChatSession:
         chat = read_json(SavedChat, path, "the conversation")
         if chat.schema_version != 1:
             raise HierspecError(f"{path}: schema version {chat.schema_version} is not known here")
-        messages = [{"role": m.role, "content": m.content} for m in chat.messages]
-        if HALF_CHARACTERS.search(json.dumps(messages, ensure_ascii=False)):
+        if HALF_CHARACTERS.search(json.dumps(chat.messages, ensure_ascii=False)):
             raise HierspecError(f"{path}: a message holds half a character (a lone surrogate)")
         with errors_in(path):
-            self.settings = ChatSettings.from_dict(chat.settings)
-        self.messages = messages
+            self.settings = read_settings(chat.settings)
+        self.messages = chat.messages
         self._say(f"{len(self.messages)} messages of {path}; what you write goes on from there")
 
     def _show_stats(self, _: str) -> None:
         if not self._results:
             self._say("no answer so far")
             return
-        count, tokens = len(self._results), sum(result.num_tokens for result in self._results)
-        decoded = tokens - count  # an answer's first token comes with its prompt
-        seconds = sum(result.decode_seconds for result in self._results)
-        calls = sum(result.target_calls for result in self._results)
-        parts = [f"{count} answer{'s' * (count > 1)}, {tokens} tokens"]
-        if decoded > 0 < seconds:
-            parts.append(f"{decoded / seconds:.1f} tokens/s")
-        if calls:
-            parts.append(f"{decoded / calls:.2f} tokens per target call")
-        self._say("; ".join([*parts, *_kept(self._results)]))
+        tokens = sum(result.num_tokens for result in self._results)
+        counts = f"{counted(len(self._results), 'answer')}, {tokens} tokens"
+        self._say("; ".join([counts, *_speed(self._results), *_kept(self._results)]))
 
-    def _answer(self, messages: list[dict[str, str]]) -> None:
-        from .rendering.generation import make_painter, run, tell_slowdown
+    def _answer(self, messages: list[SavedMessage]) -> None:
+        from .rendering.generation import Painter, run, tell_slowdown
 
-        settings = self.settings
-        request = {
-            "sampling": settings.sampling,
-            "max_new_tokens": settings.max_new_tokens,
-            "seed": settings.seed,
-            "stop": settings.stop,
-        }
+        request = {**self.settings, **self.request}
         try:
-            generation = self.session.start(messages, chat=True, **request, **self.request)
+            generation = self.session.start(messages, chat=True, **request)
         except HierspecError as error:  # the context is full, or the template refuses
             raise HierspecError(f"{error} (/reset starts again)") from None
         prompt = generation.requests[0].tokens
         num_cached = self.session.cache.overlap(generation.root.model.cache_owner, prompt)
         num_prompt_tokens = len(prompt)  # before the answer is appended to it
-        run(generation, make_painter(generation))
+        run(generation, Painter(generation))
         (result,) = generation.results()
         self._results.append(result)
-        self.messages = [*messages, {"role": "assistant", "content": result.text}]
+        self.messages = [*messages, SavedMessage(role="assistant", content=result.text)]
         self._say(_summarise(result, num_cached, num_prompt_tokens))
         if told := tell_slowdown(result, _WHERE_MEASURED):
             self._say(told)
@@ -326,16 +282,18 @@ def _file(argument: str, command: str) -> Path:
 def _summarise(result: GenerationResult, num_cached: int, num_prompt_tokens: int) -> str:
     """Return speed, drafted and kept tokens by level, and the cached share of the prompt."""
     endings = {"cancelled": ", stopped", "length": ", cut: /set max_new_tokens for more"}
-    tokens = "token" if result.num_tokens == 1 else "tokens"
-    parts = [f"{result.num_tokens} {tokens}{endings.get(result.finish_reason, '')}"]
-    if result.tokens_per_second:  # not of a single token
-        parts[0] += (
-            f", {result.tokens_per_second:.1f} tokens/s, "
-            f"{result.mean_acceptance_length:.2f} tokens per target call"
-        )
-    parts += _kept([result])
-    parts.append(f"{num_cached} of {num_prompt_tokens} prompt tokens were in the cache")
-    return f"[{'; '.join(parts)}]"
+    length = f"{counted(result.num_tokens, 'token')}{endings.get(result.finish_reason, '')}"
+    cached = f"{num_cached} of {num_prompt_tokens} prompt tokens were in the cache"
+    return f"[{'; '.join([', '.join([length, *_speed([result])]), *_kept([result]), cached])}]"
+
+
+def _speed(results: Sequence[GenerationResult]) -> list[str]:
+    decoded = sum(result.num_tokens - 1 for result in results)  # the first comes with the prompt
+    seconds = sum(result.decode_seconds for result in results)
+    calls = sum(result.target_calls for result in results)
+    if not (decoded > 0 < seconds and calls):
+        return []
+    return [f"{decoded / seconds:.1f} tokens/s", f"{decoded / calls:.2f} tokens per target call"]
 
 
 def _kept(results: Sequence[GenerationResult]) -> list[str]:

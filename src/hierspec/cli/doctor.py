@@ -32,6 +32,7 @@ def examine() -> dict[str, dict[str, Any]]:
     import torch
 
     from hierspec.lm import dtypes
+    from hierspec.lm.native import library
     from hierspec.utils.files import cache_folder
     from hierspec.zoo.registry import DATA, ENTRIES
 
@@ -47,6 +48,11 @@ def examine() -> dict[str, dict[str, Any]]:
             devices[f"cuda:{i}"] = torch.cuda.get_device_name(i)
     else:
         devices["cuda"] = "none"
+    kernels = "torch's operations, which are slower: no C compiler found"
+    bits_of_files = f"{dtypes.describe()}; with a C compiler in their own bits"
+    if library.load() is not None:
+        kernels = "compiled kernels"
+        bits_of_files = "their own bits, in the compiled kernels"
     return {
         "versions": {"python": platform.python_version(), **{n: _version(n) for n in names}},
         "devices": devices,
@@ -54,12 +60,12 @@ def examine() -> dict[str, dict[str, Any]]:
             "torch": torch.get_num_threads(),
             **{name: value or "unset" for name, value in threads.settings().items()},
         },
-        "fast_paths": dict.fromkeys(("Llama-shaped models on CPUs", "int8 copies"), _kernels()),
+        "fast_paths": dict.fromkeys(("Llama-shaped models on CPUs", "int8 copies"), kernels),
         "dtype_auto_on_cpu": {
             f"{name} checkpoints run in": dtypes.describe(getattr(torch, name))
             for name in ("bfloat16", "float16")
         }
-        | {"Llama-shaped GGUF files run in": _bits_of_files()},
+        | {"Llama-shaped GGUF files run in": bits_of_files},
         "caches": {
             "hub": os.environ.get("HF_HOME", "~/.cache/huggingface"),
             "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
@@ -68,23 +74,6 @@ def examine() -> dict[str, dict[str, Any]]:
         "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
         | ENTRIES,
     }
-
-
-def _bits_of_files() -> str:
-    from hierspec.lm import dtypes
-    from hierspec.lm.native import library
-
-    if library.load() is None:
-        return f"{dtypes.describe()}; with a C compiler in their own bits"
-    return "their own bits, in the compiled kernels"
-
-
-def _kernels() -> str:
-    from hierspec.lm.native import library
-
-    if library.load() is not None:
-        return "compiled kernels"
-    return "torch's operations, which are slower: no C compiler found"
 
 
 def _version(name: str) -> str:

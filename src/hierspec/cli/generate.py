@@ -13,36 +13,7 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import (
-    PRESETS,
-    BatchSize,
-    ChatTemplateKwargs,
-    Deterministic,
-    Device,
-    DraftsOption,
-    Dtype,
-    FrequencyPenalty,
-    FreshSeed,
-    MaxNewTokens,
-    MinP,
-    PresencePenalty,
-    StopOption,
-    StopTokenId,
-    TemperatureOption,
-    Threads,
-    TokenizerOption,
-    TopK,
-    TopP,
-    hierarchy_option,
-    json_option,
-    load_hierarchy,
-    load_tokenizer,
-    note_unused,
-    parse_template_kwargs,
-    split_values,
-    target_config,
-    target_option,
-)
+from . import options
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -53,24 +24,26 @@ if TYPE_CHECKING:
 
 
 def generate(
+    ctx: typer.Context,
     prompt: Annotated[
         str | None, typer.Argument(help="Text to continue; - reads standard input.")
     ] = None,
     hierarchy: Annotated[
-        str | None, hierarchy_option(f"Presets: {PRESETS}, auto (measures once, then plans). ")
+        str | None,
+        options.hierarchy_option(f"Presets: {options.PRESETS}, auto (measures once, then plans). "),
     ] = None,
     target: Annotated[
         str | None,
-        target_option(
+        options.target_option(
             "Default: that of --hierarchy; without one zoo:smollm2, or the shipped family where "
             "its packages are not installed."
         ),
     ] = None,
-    draft: DraftsOption = None,
-    tokenizer: TokenizerOption = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    threads: Threads = None,
+    draft: options.DraftsOption = None,
+    tokenizer: options.TokenizerOption = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
     prompts: Annotated[
         Path | None,
         typer.Option(
@@ -78,29 +51,29 @@ def generate(
             "object with prompt, text, question, turns or messages); any other file is ONE prompt."
         ),
     ] = None,
-    batch_size: BatchSize = 1,
+    batch_size: options.BatchSize = 1,
     prompt_option: Annotated[
         str | None, typer.Option("-p", "--prompt", help="The same as PROMPT.")
     ] = None,
-    max_new_tokens: MaxNewTokens = 128,
-    temperature: TemperatureOption = 0.0,
-    top_p: TopP = None,
-    top_k: TopK = None,
-    min_p: MinP = None,
+    max_new_tokens: options.MaxNewTokens = 128,
+    temperature: options.TemperatureOption = 0.0,
+    top_p: options.TopP = None,
+    top_k: options.TopK = None,
+    min_p: options.MinP = None,
     repetition_penalty: Annotated[
         float,
         typer.Option(
             help="Above 1: makes tokens that are in the text less likely (as in transformers)."
         ),
     ] = 1.0,
-    frequency_penalty: FrequencyPenalty = 0.0,
-    presence_penalty: PresencePenalty = 0.0,
-    seed: FreshSeed = None,
-    stop: StopOption = None,
+    frequency_penalty: options.FrequencyPenalty = 0.0,
+    presence_penalty: options.PresencePenalty = 0.0,
+    seed: options.FreshSeed = None,
+    stop: options.StopOption = None,
     include_stop: Annotated[
         bool, typer.Option("--include-stop", help="Keep the stop string in the text.")
     ] = False,
-    stop_token_id: StopTokenId = None,
+    stop_token_id: options.StopTokenId = None,
     ignore_eos: Annotated[
         bool, typer.Option("--ignore-eos", help="Do not stop at an end-of-text token.")
     ] = False,
@@ -112,7 +85,7 @@ def generate(
             "no model is named and zoo:smollm2 runs.",
         ),
     ] = None,
-    chat_template_kwargs: ChatTemplateKwargs = None,
+    chat_template_kwargs: options.ChatTemplateKwargs = None,
     ids: Annotated[
         bool,
         typer.Option("--ids", help="Prompts are token ids, as in 1 2 3, and so is the output."),
@@ -133,17 +106,11 @@ def generate(
         Path | None,
         typer.Option(help="Write every draft and verdict to this file, for hierspec timeline."),
     ] = None,
-    deterministic: Deterministic = False,
-    measure_again: Annotated[
-        bool,
-        typer.Option(
-            "--measure-again",
-            help="With --hierarchy auto: measure again, even if a profile is stored.",
-        ),
-    ] = False,
+    deterministic: options.Deterministic = False,
+    measure_again: options.MeasureAgain = False,
     as_json: Annotated[
         bool,
-        json_option(
+        options.json_option(
             "Print one JSON object (one a line with --prompts) instead of streaming; its levels "
             "and target count the whole batch of --batch-size prompts."
         ),
@@ -171,7 +138,7 @@ def generate(
         )
     if as_json and trace is not None and str(trace) == "-":
         raise HierspecError("--json and --trace - both write to standard output: trace to a file")
-    variables = parse_template_kwargs(chat_template_kwargs)
+    variables = options.parse_template_kwargs(chat_template_kwargs)
     if ids and (chat or stop or variables):
         raise HierspecError(
             "--ids takes and writes token ids: leave --chat, --chat-template-kwargs and --stop out"
@@ -192,16 +159,10 @@ def generate(
 
     # Nothing here loads torch, so mistakes on the command line are reported at once.
     sampling = SamplingParams.make(
-        temperature=temperature,
-        top_p=top_p,
-        top_k=top_k,
-        min_p=min_p,
-        repetition_penalty=repetition_penalty,
-        frequency_penalty=frequency_penalty,
-        presence_penalty=presence_penalty,
+        **{name: value for name, value in ctx.params.items() if name in arguments.SAMPLING}
     )
     arguments.seed(seed)
-    drafts, console, note = tuple(split_values(draft)), notes(), ""
+    drafts, console, note = tuple(options.split_values(draft)), notes(), ""
     mode_is_open = chat is None and not ids  # whether prompts are questions
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
         default = defaults.choose_default(target, drafts, dtype, device)
@@ -221,14 +182,17 @@ def generate(
     if tokenizer is not None and config is None:
         raise HierspecError(TOKENIZER_WITH_AUTO)
     use_threads(threads)
-    note_unused(sampling)
+    truncation = {"--top-p": top_p, "--top-k": top_k, "--min-p": min_p}
+    unused = ", ".join(name for name, value in truncation.items() if value is not None)
+    if unused and sampling.greedy:
+        say(console, f"hierspec: note: {unused}: no effect without --temperature above 0")
     if note:
         say(console, note)
     if config is None:
         from hierspec.lm.native import compiler
         from hierspec.zoo.registry import SHIPPED_TARGET
 
-        auto_target = target_config(target or SHIPPED_TARGET, dtype, device)
+        auto_target = options.target_config(target or SHIPPED_TARGET, dtype, device)
         compiler.begin()  # beside all that comes before the first model
         _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:
@@ -249,14 +213,8 @@ def generate(
     if mode_is_open and not (as_json or chat) and getattr(models.tokenizer, "chat_template", None):
         say(console, "hierspec: note: the text is continued; --chat asks it as a question")
 
-    from hierspec.lm import dtypes
-    from hierspec.lm.backend import backend_of
-    from hierspec.lm.native.backend import why_rows_differ
+    from .rendering.generation import Painter, print_results, run
 
-    from .rendering.generation import explain_difference, make_painter, print_results, run
-
-    dtype_name = dtypes.weight_dtype_name(models.root.model)
-    plain = _without_levels(models) if compare else None
     request: dict[str, Any] = {
         "max_new_tokens": max_new_tokens,
         "stop": tuple(stop or ()),
@@ -268,8 +226,7 @@ def generate(
         "logprobs": logprobs,
         "sampling": sampling,
     }
-    # Drafts cannot change such a text.
-    must_match = sampling.greedy or models.root.rule.draft_independent
+    plain = _without_levels(models) if compare else None
     with _open_tracer(trace) as tracer:
         for start in range(0, len(texts), batch_size):
             batch = texts[start : start + batch_size]
@@ -277,24 +234,14 @@ def generate(
             painter = None
             if not as_json and len(batch) == 1:
                 shows_prompt = ids or (not chat and isinstance(batch[0], str))
-                painter = make_painter(generation, ids)
+                painter = Painter(generation, ids)
                 painter.legend()
                 painter.prompt(batch[0] if shows_prompt and generation.continues_prompts else "")
             cancelled = run(generation, painter)
-            results = generation.results()
-            references: Sequence[GenerationResult | None] = [None] * len(results)
+            references: Sequence[GenerationResult] = ()
             if plain is not None and not cancelled:
                 references = plain.generate_batch(batch, seed=generation.seed, **request)
-            json_fields = {"dtype": dtype_name} if as_json else None
-            print_results(results, references, json_fields, ids, must_match, console)
-            if must_match and not as_json and _texts_differ(results, references):
-                reason = why_rows_differ(backend_of(models.root.model))
-                say(console, explain_difference(dtype_name, reason))
-            if not as_json and any(
-                result.finish_reason == "length" and result.num_tokens < max_new_tokens
-                for result in results
-            ):
-                say(console, "hierspec: note: a text ended because the model's context is full")
+            print_results(generation, references, as_json, ids, console)
             if cancelled:
                 return 130
     return 0
@@ -335,7 +282,7 @@ def _validate_lengths(
     long = [prompt for prompt in prompts if limit and len(repr(prompt).encode()) >= limit]
     if not long:
         return
-    own_tokenizer = load_tokenizer(tokenizer or model)
+    own_tokenizer = options.load_tokenizer(tokenizer or model)
     for prompt in long:
         place = f" at place {prompts.index(prompt)}" if len(prompts) > 1 else ""
         validate_length(prompt_ids(prompt, own_tokenizer, chat, None, variables), limit, place)
@@ -354,7 +301,7 @@ def _load(
     if not quiet and console.is_terminal:
         status = console.status(f"loading {config.target.model}")
     with status, warnings_as_notes(console):
-        return load_hierarchy(config, tokenizer, reads_texts)
+        return options.load_hierarchy(config, tokenizer, reads_texts)
 
 
 def _plan(
@@ -390,41 +337,24 @@ def _without_levels(hierarchy: Hierarchy) -> Hierarchy:
     return Hierarchy(Built(root, hierarchy.tokenizer, hierarchy.config, hierarchy.eos_ids))
 
 
-def _texts_differ(
-    results: Sequence[GenerationResult], references: Sequence[GenerationResult | None]
-) -> bool:
-    pairs = zip(results, references, strict=True)
-    return any(plain and result.token_ids != plain.token_ids for result, plain in pairs)
-
-
 @contextlib.contextmanager
 def _open_tracer(path: Path | None) -> Iterator[Any]:
     """Open a tracer that writes line by line, so that an interrupted run leaves its trace."""
-    if path is None:
-        yield None
-        return
-    from hierspec.engine.trace import JsonLinesTracer
-
-    if str(path) == "-":
-        yield JsonLinesTracer(sys.stdout)
-        return
+    from hierspec.engine.trace import JsonLinesTracer, is_event
     from hierspec.utils.files import text_stream
 
-    _validate_trace(path)
-    with text_stream(path, "the trace") as stream:
-        yield JsonLinesTracer(stream)
-
-
-def _validate_trace(path: Path) -> None:
-    """Refuse to overwrite any file but an earlier trace."""
-    from hierspec.engine.trace import is_event
-
-    if not path.is_file():
-        return
-    try:
-        with path.open(encoding="utf-8", errors="replace") as file:
-            line = file.readline()
-    except OSError:
-        return  # opening it for writing fails too, with a message
-    if line.strip() and not is_event(line):
-        raise HierspecError(f"{path} is not a trace: choose another file")
+    if path is None:
+        yield None
+    elif str(path) == "-":
+        yield JsonLinesTracer(sys.stdout)
+    else:
+        if path.is_file():  # and what cannot be read, opening it for writing says why
+            with (
+                contextlib.suppress(OSError),
+                path.open(encoding="utf-8", errors="replace") as file,
+            ):
+                line = file.readline()
+                if line.strip() and not is_event(line):
+                    raise HierspecError(f"{path} is not a trace: choose another file")
+        with text_stream(path, "the trace") as stream:
+            yield JsonLinesTracer(stream)

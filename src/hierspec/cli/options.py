@@ -17,7 +17,6 @@ from hierspec.errors import HierspecError
 if TYPE_CHECKING:
     from hierspec.api import Hierarchy
     from hierspec.config.schema import HierarchyConfig, TargetConfig
-    from hierspec.sampling.parameters import SamplingParams
 
 # In help texts; :class:`Command` replaces those in braces
 PRESETS = "{presets}"
@@ -135,6 +134,13 @@ Deterministic = Annotated[
         "with a C compiler always can.",
     ),
 ]
+MeasureAgain = Annotated[
+    bool,
+    typer.Option(
+        "--measure-again",
+        help="With --hierarchy auto: measure again, even if a profile is stored.",
+    ),
+]
 StopOption = Annotated[
     list[str] | None,
     typer.Option(help="A string at which the text ends, special tokens included; repeatable."),
@@ -224,21 +230,16 @@ def split_values(values: Sequence[str] | None) -> list[str]:
     JSON and paths of existing files are not split; nor is ``,name=value``, an option of the value
     before the comma.
     """
-    return [part for value in values or () for part in _split_value(value)]
-
-
-def _split_value(value: str) -> list[str]:
-    if "," not in value or value.lstrip().startswith("{") or os.path.exists(value):
-        return [value]
-    return [part.strip() for part in re.split(r",(?![a-z_]+=)", value) if part.strip()]
+    out: list[str] = []
+    for value in values or ():
+        is_one = "," not in value or value.lstrip().startswith("{") or os.path.exists(value)
+        parts = () if is_one else map(str.strip, re.split(r",(?![a-z_]+=)", value))
+        out += [value] if is_one else filter(None, parts)
+    return out
 
 
 def parse_template_kwargs(text: str | None) -> dict[str, Any] | None:
-    """Return the value of ``--chat-template-kwargs``, a JSON object.
-
-    Raises:
-        HierspecError: it is something else.
-    """
+    """Return the value of ``--chat-template-kwargs``, a JSON object; refuse anything else."""
     if text is None:
         return None
     try:
@@ -251,15 +252,3 @@ def parse_template_kwargs(text: str | None) -> dict[str, Any] | None:
             f"{text[:40]!r}"
         )
     return value
-
-
-def note_unused(sampling: SamplingParams) -> None:
-    """Print a note on the options that have no effect on greedy decoding."""
-    from .rendering import notes, say
-
-    truncation = {"--top-p": sampling.top_p, "--top-k": sampling.top_k, "--min-p": sampling.min_p}
-    unused = [name for name, value in truncation.items() if value is not None]
-    if sampling.greedy and unused:
-        say(
-            notes(), f"hierspec: note: {', '.join(unused)}: no effect without --temperature above 0"
-        )

@@ -10,32 +10,21 @@ import typer
 
 from hierspec.errors import HierspecError
 
-from .options import (
-    REPLICAS,
-    Device,
-    DraftsOption,
-    Dtype,
-    HierarchyOption,
-    ServedModel,
-    ServiceFile,
-    ServiceSettings,
-    Threads,
-    TokenizerOption,
-    split_values,
-)
+from . import options
 
 if TYPE_CHECKING:
     from hierspec.server.settings import ServeSettings
 
 
 def serve(
-    model: ServedModel = None,
-    hierarchy: HierarchyOption = None,
-    draft: DraftsOption = None,
-    tokenizer: TokenizerOption = None,
-    dtype: Dtype = None,
-    device: Device = None,
-    threads: Threads = None,
+    ctx: typer.Context,
+    model: options.ServedModel = None,
+    hierarchy: options.HierarchyOption = None,
+    draft: options.DraftsOption = None,
+    tokenizer: options.TokenizerOption = None,
+    dtype: options.Dtype = None,
+    device: options.Device = None,
+    threads: options.Threads = None,
     host: Annotated[
         str | None, typer.Option(help="Address to listen on; default: 127.0.0.1.")
     ] = None,
@@ -58,16 +47,10 @@ def serve(
             help="Accept requests from other machines even if no API key is set.",
         ),
     ] = False,
-    measure_again: Annotated[
-        bool,
-        typer.Option(
-            "--measure-again",
-            help="With --hierarchy auto: measure again, even if a profile is stored.",
-        ),
-    ] = False,
-    config: ServiceFile = None,
-    setting: ServiceSettings = None,
-    replicas: Annotated[int | None, REPLICAS] = None,
+    measure_again: options.MeasureAgain = False,
+    config: options.ServiceFile = None,
+    setting: options.ServiceSettings = None,
+    replicas: Annotated[int | None, options.REPLICAS] = None,
     autoscale: Annotated[
         str | None,
         typer.Option(help="Instead of --replicas: MIN:MAX processes, as many as the load needs."),
@@ -88,26 +71,23 @@ def serve(
 
       hierspec serve --model ./Llama-8B --draft ./Llama-1B --hierarchy speculative
     """
-    options: dict[str, Any] = {
-        "model": model,
-        "hierarchy": hierarchy,
-        "draft": draft and split_values(draft),
-        "tokenizer": tokenizer,
-        "measure_again": measure_again or None,
-        "dtype": dtype,
-        "device": device,
-        "threads": threads,
-        "host": host,
-        "port": port,
-        "api_key": api_key,
-        "allow_without_key": allow_without_key or None,
-    }
-    settings = service_settings(config, options, setting or [])
+    settings = service_settings(ctx.params, config, setting)
     settings.validate_exposure()
     settings.validate_models()
     settings.validate_address()
+
+    from .rendering import interruptible, notes, progress, say, warnings_as_notes
+
+    console = notes()
     if replicas or autoscale or ray_address:
-        return _serve_with_ray(settings, replicas, autoscale, ray_address)
+        from hierspec.server.cluster.deployments import num_replicas
+        from hierspec.server.cluster.service import run
+
+        bounds = num_replicas(replicas, autoscale)
+        counts = " to ".join(map(str, dict.fromkeys(bounds)))
+        say(console, f"hierspec: starting {counts} replica{'s' * (bounds != (1, 1))} with Ray")
+        run(settings, bounds, ray_address, lambda url: say(console, f"hierspec: serving on {url}"))
+        return 0
 
     from hierspec.utils.threads import use_threads
 
@@ -117,12 +97,9 @@ def serve(
     from hierspec.server import logs
     from hierspec.server.app import create_app
     from hierspec.server.loading import load
-    from hierspec.server.process import serve as run
-
-    from .rendering import interruptible, notes, progress, say, warnings_as_notes
+    from hierspec.server.process import make_server
 
     logs.configure(settings.log_level, settings.log_format)
-    console = notes()
     with warnings_as_notes(console):
         if AUTO in (settings.hierarchy, *settings.hierarchies.values()):
             bar = progress(console, f"measuring {settings.target} (once)")
@@ -143,28 +120,17 @@ def serve(
     def say_where(url: str) -> None:
         say(console, f"hierspec: serving {name} on {url}/v1; a page to try it: {url}/")
 
-    run(app, settings, say_where)
-    return 0
-
-
-def _serve_with_ray(
-    settings: ServeSettings, replicas: int | None, autoscale: str | None, address: str | None
-) -> int:
-    from hierspec.server.cluster.scale import Scale
-    from hierspec.server.cluster.service import run
-
-    from .rendering import notes, say
-
-    scale, console = Scale.from_options(replicas, autoscale), notes()
-    say(console, f"hierspec: starting {scale} with Ray")
-    run(settings, scale, address, lambda url: say(console, f"hierspec: serving on {url}"))
+    make_server(app, settings, say_where).run()
     return 0
 
 
 def service_settings(
-    config: Path | None, options: Mapping[str, Any], settings: Sequence[str]
+    params: Mapping[str, Any], file: Path | None, assignments: Sequence[str] | None
 ) -> ServeSettings:
     """Return a service's settings: file, environment, options, and ``--set NAME=VALUE``.
+
+    Args:
+        params: of the command; an option that is called like a setting is that setting.
 
     Raises:
         HierspecError: a wrong setting, or the extra is not installed.
@@ -175,6 +141,8 @@ def service_settings(
     except ImportError:
         raise HierspecError("a service needs an extra: pip install 'hierspec[server]'") from None
 
-    from hierspec.server.settings import load, parse_assignments
+    from hierspec.server.settings import FIELDS, load, parse_assignments
 
-    return load(config, {**options, **parse_assignments(list(settings))})
+    given = {name: value for name, value in params.items() if name in FIELDS and value is not False}
+    given["draft"] = options.split_values(given["draft"])
+    return load(file, {**given, **parse_assignments(assignments or ())})

@@ -16,6 +16,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any, cast
 
 import torch
+from torch.nn.utils.rnn import pad_sequence
 
 from hierspec.api import Hierarchy
 from hierspec.config import generation_config as generation_configs
@@ -45,6 +46,14 @@ _STEPPED_ASIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # models of which it w
 _BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig | None, tuple[Taken, Hierarchy]]] = (
     weakref.WeakKeyDictionary()
 )
+
+# transformers' generate keeps the first two from custom loops: they come from direct calls alone.
+_REFUSED = {
+    "assistant_model": "assistant_model is transformers' own way to draft: leave it out, and give "
+    "it as drafts=[assistant_model]",
+    "streamer": "give the streamer as token_streamer=",
+    "inputs_embeds": "hierspec works on token ids: give input_ids, not inputs_embeds",
+}
 
 
 def custom_generate(
@@ -155,16 +164,9 @@ def _validate_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
     generation_configs.refuse(config)
     if config.return_dict_in_generate:
         generation_configs.refuse_outputs(config)
-    # Of transformers' generate these never get here: it keeps them from custom loops.
-    if model_kwargs.get("assistant_model") is not None:
-        raise HierspecError(
-            "assistant_model is transformers' own way to draft: leave it out, and give it as "
-            "drafts=[assistant_model]"
-        )
-    if model_kwargs.get("streamer") is not None:
-        raise HierspecError("give the streamer as token_streamer=")
-    if model_kwargs.get("inputs_embeds") is not None:
-        raise HierspecError("hierspec works on token ids: give input_ids, not inputs_embeds")
+    for name, fix in _REFUSED.items():
+        if model_kwargs.get(name) is not None:
+            raise HierspecError(fix)
     for name in ("cache", "past_key_values"):  # newer and older versions of transformers
         cache = model_kwargs.get(name)
         if cache is not None and cache.get_seq_length() > 0:
@@ -243,22 +245,21 @@ def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
 
     It is a key in :data:`_BUILT`, which must not keep the model itself alive.
     """
-    target = TargetConfig(model=model.config.name_or_path or "target")
     if isinstance(hierarchy, str) and hierarchy == AUTO:
         raise HierspecError(
             "auto measures before it plans: give hierarchy=hierspec.Hierarchy.auto(model)"
         )
+    target, given = model.config.name_or_path or "target", TargetConfig(model=model)
     if hierarchy is None and drafts is None:
-        return dataclasses.replace(
-            defaults.best_unmeasured(TargetConfig(model=model)), target=target
-        )
-    if isinstance(hierarchy, str) and hierarchy in PRESETS:
-        config = preset(hierarchy, TargetConfig(model=model), () if drafts is None else drafts)
-        return dataclasses.replace(config, target=target)
-    if hierarchy is not None and drafts is not None:
+        config = defaults.best_unmeasured(given)
+    elif isinstance(hierarchy, str) and hierarchy in PRESETS:
+        config = preset(hierarchy, given, () if drafts is None else drafts)
+    elif hierarchy is not None and drafts is not None:
         raise HierspecError("levels name their own models: leave drafts out, or hierarchy")
-    data = {"levels": levels(drafts)} if drafts is not None else _read_levels(hierarchy)
-    return HierarchyConfig.from_dict({**data, "target": {"model": target.model}})
+    else:
+        data = _read_levels(hierarchy) if drafts is None else {"levels": levels(drafts)}
+        return HierarchyConfig.from_dict({**data, "target": {"model": target}})
+    return dataclasses.replace(config, target=TargetConfig(model=target))
 
 
 def _read_levels(hierarchy: Any) -> dict[str, Any]:
@@ -343,9 +344,7 @@ def _stopped_by(
 
 
 def _padded(input_ids: torch.Tensor, new: Sequence[Sequence[int]], config: Any) -> torch.Tensor:
-    longest = max(len(tokens) for tokens in new)
     pad = config._pad_token_tensor if config._pad_token_tensor is not None else 0
-    tail = input_ids.new_full((len(new), longest), int(pad))
-    for row, tokens in zip(tail, new, strict=True):
-        row[: len(tokens)] = input_ids.new_tensor(list(tokens))
+    rows = [input_ids.new_tensor(list(tokens)) for tokens in new]
+    tail = pad_sequence(rows, batch_first=True, padding_value=float(pad))
     return torch.cat([input_ids, tail], dim=-1)

@@ -37,9 +37,6 @@ async def refuse_half_characters(request: Request) -> None:
     """Refuse a body with half a character in any text, before its fields are looked at.
 
     JSON may hold one (``"\\ud83d"``); UTF-8 may not, so that no answer could say it again.
-
-    Raises:
-        ApiError: there is one.
     """
     if request.method != "POST":  # no other has a body
         return
@@ -84,21 +81,43 @@ class Access:
 
     def __init__(self, app: ASGIApp, keys: tuple[str, ...], max_body: int) -> None:
         self.app, self.max_body = app, max_body
+        self._too_long = f"the body is longer than {max_body} bytes"
         self._keys = [key.encode() for key in keys]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
+        num_bytes, has_started = 0, False
+
+        async def receive_counted() -> Message:  # whatever the declared length
+            nonlocal num_bytes
+            message = await receive()
+            num_bytes += len(message.get("body", b""))
+            if num_bytes > self.max_body:
+                raise ApiError(self._too_long, 413, code="body_too_large")
+            return message
+
+        async def send_watched(message: Message) -> None:
+            nonlocal has_started
+            has_started = True
+            await send(message)
+
         try:
+            headers = dict(scope["headers"])
             needs_key = self._keys and scope["method"] != "OPTIONS"
             if needs_key and not _PUBLIC_PATHS.fullmatch(scope["path"]):
-                scope["hierspec_tenant"] = self._tenant(dict(scope["headers"]))
-            _validate_length(dict(scope["headers"]), self.max_body)
+                scope["hierspec_tenant"] = self._tenant(headers)
+            length = headers.get(b"content-length", b"0")
+            if not length.isdigit():
+                raise ApiError("Content-Length is not a number")
+            if len(length) > 15 or int(length) > self.max_body:
+                raise ApiError(self._too_long, 413, code="body_too_large")
+            await self.app(scope, receive_counted, send_watched)
         except ApiError as error:
+            if has_started:
+                raise
             await error.response()(scope, receive, send)
-            return
-        await self._run_limited(scope, receive, send)
 
     def _tenant(self, headers: dict[bytes, bytes]) -> str:
         scheme, _, sent_key = headers.get(b"authorization", b"").partition(b" ")
@@ -115,42 +134,3 @@ class Access:
         if not any(matches):
             raise ApiError("this API key is not valid here", 401, code="invalid_api_key")
         return hashlib.sha256(sent_key).hexdigest()[:16]
-
-    async def _run_limited(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Run the application; refuse a body above the limit, whatever its declared length."""
-        num_bytes, has_started = 0, False
-
-        async def receive_counted() -> Message:
-            nonlocal num_bytes
-            message = await receive()
-            if message["type"] == "http.request":
-                num_bytes += len(message.get("body", b""))
-                if num_bytes > self.max_body:
-                    raise _too_long(self.max_body)
-            return message
-
-        async def send_watched(message: Message) -> None:
-            nonlocal has_started
-            has_started = True
-            await send(message)
-
-        try:
-            await self.app(scope, receive_counted, send_watched)
-        except ApiError as error:
-            if has_started:
-                raise
-            await error.response()(scope, receive, send)
-
-
-def _validate_length(headers: dict[bytes, bytes], max_body: int) -> None:
-    length = headers.get(b"content-length")
-    if length is None:
-        return
-    if not length.isdigit():
-        raise ApiError("Content-Length is not a number")
-    if len(length) > 15 or int(length) > max_body:
-        raise _too_long(max_body)
-
-
-def _too_long(max_body: int) -> ApiError:
-    return ApiError(f"the body is longer than {max_body} bytes", 413, code="body_too_large")

@@ -16,12 +16,12 @@ from hierspec.api import Hierarchy
 
 from . import errors
 from .access import STATIC_FILES, Access, refuse_half_characters
-from .loading import load
+from .loading import SameSeedWarning, load, obstacles
 from .logs import RequestLog
 from .routes import chat, completions, info, responses
-from .same_seed import SameSeedWarning, obstacles
 from .service import Service
 from .settings import ServeSettings
+from .wire.common import ErrorAnswer
 
 _ABOUT = "An OpenAI-compatible service with lossless hierarchical speculative decoding."
 
@@ -57,6 +57,7 @@ def create_app(
         description=_ABOUT,
         lifespan=lifespan,
         dependencies=dependencies,
+        responses={"4XX": {"model": ErrorAnswer}},
         static_url=STATIC_FILES,
     )
     app.state.service = service

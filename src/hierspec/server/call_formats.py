@@ -103,22 +103,6 @@ FORMATS = (  # of two that are known by the same text the one that is known by m
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Opening:
-    """Where in a text calls begin, or may begin if more text follows.
-
-    Attributes:
-        start: of the mark, or of the first call if there is none; the end of the text if no call
-            may begin in it.
-        inside: where what follows the mark begins.
-        is_call: they do begin.
-    """
-
-    start: int
-    inside: int
-    is_call: bool
-
-
 def bare_call(names: Collection[str]) -> re.Pattern[str]:
     """Match the beginning of a text that is a call without a mark; group 1 begins where it does."""
     any_name = "|".join(map(re.escape, names))
@@ -127,28 +111,31 @@ def bare_call(names: Collection[str]) -> re.Pattern[str]:
 
 def find_opening(
     text: str, form: CallFormat, bare: re.Pattern[str] | None, is_first: bool
-) -> Opening:
-    """Find where calls begin.
+) -> tuple[int, int | None]:
+    """Find where calls begin, or may begin if more text follows; else the end of the text.
 
     Args:
         bare: of :func:`bare_call`, for a format that has calls without a mark.
         is_first: no text but calls has come before.
+
+    Returns:
+        where their mark begins, or the first call if there is none; and where what follows the mark
+        begins, ``None`` where calls only may begin.
     """
     begin, position = form.begin, 0
     if bare is not None and is_first:
         found = bare.match(text)
         if found is not None:
-            return Opening(found.start(1), found.start(1), True)
+            return found.start(1), found.start(1)
         if _BARE_BEGINNING.fullmatch(text):
-            return Opening(0, 0, False)
+            return 0, None
     while (start := text.find(begin, position)) >= 0:
         inside = start + len(begin)
         follows = form.may_begin(text[inside:])
         if follows is not False:
-            return Opening(start, inside, follows is True)
+            return start, inside if follows else None
         position = inside
-    start = _partial_start(text, begin)
-    return Opening(start, start, False)
+    return _partial_start(text, begin), None
 
 
 class CallStream:
@@ -220,16 +207,16 @@ class CallStream:
 
     def _free_text(self, last: bool, is_cut: bool) -> str:
         """Take text up to a call, or up to what may be the beginning of one."""
-        opening = find_opening(self._pending, self._form, self._bare, not self._has_text)
-        if opening.is_call:
+        start, inside = find_opening(self._pending, self._form, self._bare, not self._has_text)
+        if inside is not None:
             self._inside, self._searched = True, 0
-            return self._take(opening.start)
+            return self._take(start)
         if not last:
             starts = (_partial_start(self._pending, mark) for mark in self._hidden)
-            return self._take(min(opening.start, *starts, len(self._pending)))
-        rest = self._pending[opening.start :]
+            return self._take(min(start, *starts, len(self._pending)))
+        rest = self._pending[start:]
         # One character of a mark, in the middle of a line, is more likely text; so is any JSON.
-        line = self._line + self._pending[: opening.start]
+        line = self._line + self._pending[:start]
         mark = self._form.begin
         if rest.startswith(mark):
             self._cut = True
@@ -240,7 +227,7 @@ class CallStream:
         if not self._cut or not rest:
             self._cut = False
             return self._take(len(self._pending))
-        before = self._take(opening.start)
+        before = self._take(start)
         self._pending = ""
         return before
 

@@ -16,7 +16,7 @@ from .prepare import text_of
 from .service import Service
 from .templates import template_traits
 from .tools import fit_to_template, plain_tools
-from .wire.chat import FunctionCall, Message, Tool
+from .wire.chat import Function, FunctionCall, Message
 
 _ROLES = {"developer": "system", "function": "tool"}  # chat templates know but one of each
 
@@ -50,17 +50,14 @@ def plain_call(id: str | None, function: FunctionCall) -> dict[str, Any]:
         read = json.loads(arguments)
         if not HALF_CHARACTERS.search(json.dumps(read, ensure_ascii=False)):
             arguments = read
-    return {
-        "id": id,
-        "type": "function",
-        "function": {"name": function.name, "arguments": arguments},
-    }
+    called = {"name": function.name, "arguments": arguments}
+    return {"id": id, "type": "function", "function": called}
 
 
 def chat_ids(
     service: Service,
     messages: list[dict[str, Any]],
-    tools: Sequence[Tool] = (),
+    tools: Sequence[Function] = (),
     add_generation_prompt: bool = True,
     variables: Mapping[str, Any] | None = None,
 ) -> list[int]:
@@ -75,17 +72,11 @@ def chat_ids(
         ApiError: the model has no tokenizer or no chat template, or that refuses these messages.
     """
     tokenizer = service.tokenizer
-    if tokenizer is None:
-        raise ApiError(
-            "this model has no tokenizer: serve it with one (hierspec serve --tokenizer)",
-            code="no_chat_template",
-        )
-    if not getattr(tokenizer, "chat_template", None):
-        raise ApiError(
-            "this model has no chat template: use /v1/completions, or serve an "
-            "instruction-tuned model",
-            code="no_chat_template",
-        )
+    if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+        lacking = "chat template: use /v1/completions, or serve an instruction-tuned model"
+        if tokenizer is None:
+            lacking = "tokenizer: serve it with one (hierspec serve --tokenizer)"
+        raise ApiError(f"this model has no {lacking}", code="no_chat_template")
     try:
         options = template_variables(variables)
     except HierspecError as error:

@@ -11,8 +11,6 @@ from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
-from hierspec.engine.request import DeadlineError, RequestCancelledError
-from hierspec.engine.waiting import DrainingError, QueueFullError
 from hierspec.errors import HierspecError
 
 log = logging.getLogger("hierspec.server")
@@ -78,6 +76,10 @@ class ApiError(Exception):
 
 def to_api_error(error: BaseException) -> ApiError:
     """Convert an exception to the error that a client sees; unexpected ones are logged."""
+    # Not above: it loads torch, and Ray's proxies need the class alone.
+    from hierspec.engine.request import DeadlineError, RequestCancelledError
+    from hierspec.engine.waiting import DrainingError, QueueFullError
+
     match error:
         case ApiError():
             return error
@@ -99,6 +101,8 @@ def to_api_error(error: BaseException) -> ApiError:
 
 def install(app: FastAPI) -> None:
     """Answer every failure of ``app`` with an error object."""
+    from hierspec.engine.request import DeadlineError, RequestCancelledError
+    from hierspec.engine.waiting import DrainingError, QueueFullError
 
     @app.exception_handler(RequestValidationError)
     async def invalid(request: Request, error: RequestValidationError) -> JSONResponse:

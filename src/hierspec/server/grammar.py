@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import math
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from hierspec.engine.detokenize import added_tokens, special_ids
 from hierspec.errors import HierspecError
 from hierspec.lm.saved_tokenizer import SavedTokenizer
 
-from .call_formats import ARGUMENT_KEYS, BLANKS, CallFormat, bare_call, find_opening
+from .call_formats import ARGUMENT_KEYS, BLANKS, TAGGED, CallFormat, bare_call, find_opening
 from .errors import ApiError
 from .templates import template_traits
 
@@ -44,7 +44,7 @@ class Constraint:
     grammar: str
     calls: CallFormat | None = None
     names: tuple[str, ...] = ()
-    repeats: bool = True
+    repeats: bool = False
 
 
 class Grammars:
@@ -80,15 +80,12 @@ class Grammars:
                 f"response_format and tools cannot be used with this model's tokenizer: {reason}"
             ) from None
         hidden = (special_ids(tokenizer) - template_traits(tokenizer).shown_ids) | eos_token_ids
-        added = {i: token.content for i, token in added_tokens(tokenizer).items()}
-        words = _Words(base, added, hidden, ends, len(tokenizer), size)
+        words = _Words(tokenizer, base, hidden, ends, size)
         self._tokenizer = LLTokenizer(TokenizerWrapper(words), eos_token=ends)
         shown = enumerate(words.tokens[:size])
         self._words = [b"" if i in hidden else word for i, word in shown]
 
-    def processor(
-        self, constraint: Constraint, prompt_len: int
-    ) -> GrammarProcessor | CallsProcessor:
+    def processor(self, constraint: Constraint, prompt_len: int) -> GrammarProcessor:
         """Make a processor for one sequence, whose output begins after ``prompt_len`` tokens.
 
         Raises:
@@ -100,9 +97,7 @@ class Grammars:
         if matcher.is_error():
             reason = matcher.get_error().splitlines()[0]
             raise ApiError(f"the schema cannot be used: {reason}", param="response_format")
-        if constraint.calls is None:
-            return GrammarProcessor(matcher, prompt_len)
-        return CallsProcessor(matcher, prompt_len, constraint, self._words, len(self._words))
+        return GrammarProcessor(matcher, prompt_len, constraint, self._words)
 
 
 class _Words:
@@ -110,28 +105,21 @@ class _Words:
 
     Args:
         base: the library's view of the tokenizer, to which every added token is special.
-        added: texts of added tokens by id.
         hidden: tokens that no text shows.
-        num_tokens: of the tokenizer; the other ids below ``size`` are no tokens.
+        size: of the vocabulary; ids beyond the tokenizer's are no tokens.
     """
 
     bos_token_id = None
 
     def __init__(
-        self,
-        base: Any,
-        added: Mapping[int, str],
-        hidden: Collection[int],
-        ends: Sequence[int],
-        num_tokens: int,
-        size: int,
+        self, tokenizer: Any, base: Any, hidden: Collection[int], ends: Sequence[int], size: int
     ) -> None:
         self.eos_token_id = ends[0]
         self.special_token_ids = [i for i in sorted(hidden) if i < size]
         self._base, self._hidden = base, frozenset(hidden)
-        words = [base.decode_bytes([i]) if i < num_tokens else b"" for i in range(size)]
-        for i, text in added.items():
-            words[i] = text.encode()
+        words = [base.decode_bytes([i]) if i < len(tokenizer) else b"" for i in range(size)]
+        for i, token in added_tokens(tokenizer).items():
+            words[i] = token.content.encode()
         self.tokens = words + [bytes([byte]) for byte in range(256)]
 
     def __call__(self, text: str | bytes) -> list[int]:
@@ -143,25 +131,6 @@ class _Words:
         return self._base.greedy_tokenize(raw.decode("utf-8", "replace"))
 
 
-class GrammarProcessor:
-    """Forbids every token that the grammar of the whole text does not allow after a history.
-
-    Scores after a history that the grammar refuses (a draft copied from the prompt may be one) are
-    left unchanged: its probability is 0, so nothing reads them.
-    """
-
-    def __init__(self, matcher: Any, prompt_len: int) -> None:
-        self._matcher, self._prompt_len = _History(matcher), prompt_len
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        if not self._matcher.move_to(input_ids[0, self._prompt_len :].tolist()):
-            return scores
-        return self._matcher.mask(scores)
-
-    def __repr__(self) -> str:
-        return "the grammar of response_format or tools"
-
-
 @dataclass(frozen=True, slots=True)
 class _Place:
     """Where a text stands after a token; its characters are bytes.
@@ -169,7 +138,8 @@ class _Place:
     Attributes:
         tail: outside calls, the end of the text from where a call may have begun.
         is_first: no text but calls has come before the tail.
-        call: in a call, its text up to the token from which on the call is masked.
+        call: in a call, its text up to the token from which on the call is masked. A text that
+            the grammar is of as a whole is like one call.
         first: that token's place in the history.
         is_refused: a token of the call is not what its mask allows: a draft's, from the prompt.
     """
@@ -181,29 +151,26 @@ class _Place:
     is_refused: bool = False
 
 
-class CallsProcessor:
-    """Forbids in calls what their grammar does not allow; text outside calls is free.
+class GrammarProcessor:
+    """Forbids what the grammar does not allow, in the whole text or in calls; other text is free.
+
+    Scores after a history that the grammar refuses (a draft copied from the prompt may be one) are
+    left unchanged: its probability is 0, so nothing reads them.
 
     Args:
-        words: the bytes that every token adds to the text.
-        first_byte: the matcher's token of byte 0.
+        words: the bytes that every token adds to the text; a token of each byte follows.
     """
 
     def __init__(
-        self,
-        matcher: Any,
-        prompt_len: int,
-        constraint: Constraint,
-        words: Sequence[bytes],
-        first_byte: int,
+        self, matcher: Any, prompt_len: int, constraint: Constraint, words: Sequence[bytes]
     ) -> None:
-        assert constraint.calls is not None
-        self._matcher, self._prompt_len = _History(matcher), prompt_len
-        self._form, self._repeats = constraint.calls.in_bytes(), constraint.repeats
+        self._matcher, self._prompt_len, self._words = matcher, prompt_len, words
+        self._consumed: list[int] = []  # by the matcher
+        self._form, self._repeats = (constraint.calls or TAGGED).in_bytes(), constraint.repeats
         self._bare = bare_call(constraint.names) if self._form.bare else None
-        self._words, self._first_byte = words, first_byte
         self._history: list[int] = []
-        self._places = [_Place()]  # after none, one, … of the history's tokens
+        # After none, one, … of the history's tokens.
+        self._places = [_Place(call="" if constraint.calls is None else None)]
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         token_ids = input_ids[0, self._prompt_len :].tolist()
@@ -215,7 +182,12 @@ class CallsProcessor:
         place = self._places[-1]
         if place.call is None or place.is_refused or not self._load(place):
             return scores
-        return self._matcher.mask(scores)
+        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
+        if self._matcher.is_error():
+            raise HierspecError(f"the grammar failed: {self._matcher.get_error().splitlines()[0]}")
+        allowed = np.unpackbits(bits, bitorder="little").astype(bool)
+        mask = torch.from_numpy(allowed[: scores.shape[1]]).to(scores.device)
+        return scores.masked_fill(~mask, -math.inf)
 
     def _after(self, place: _Place, token: int) -> _Place:
         """Return the place after the history's last token, which is ``token``."""
@@ -225,7 +197,7 @@ class CallsProcessor:
         if place.is_refused or not self._load(place):
             return replace(place, is_refused=True)
         end = self._form.end
-        if not (self._repeats and end and self._matcher.accepts()):
+        if not (self._repeats and end and self._matcher.is_accepting()):
             return place
         # The call is complete, and the token may go on beyond its end.
         recent = b"".join(self._words[i] for i in self._history[-len(end) :]).decode("latin-1")
@@ -235,11 +207,11 @@ class CallsProcessor:
     def _free(self, tail: str, is_first: bool) -> _Place:
         """Return the place after text outside calls, in which a call may begin."""
         while True:
-            opening = find_opening(tail, self._form, self._bare, is_first)
-            is_first = is_first and not tail[: opening.start].strip()
-            if not opening.is_call:
-                return _Place(tail[opening.start :], is_first)
-            call = tail[opening.inside :].lstrip(BLANKS)
+            start, inside = find_opening(tail, self._form, self._bare, is_first)
+            is_first = is_first and not tail[:start].strip()
+            if inside is None:
+                return _Place(tail[start:], is_first)
+            call = tail[inside:].lstrip(BLANKS)
             place = _Place(is_first=is_first, call=call, first=len(self._history))
             if self._load(place):
                 return place
@@ -248,43 +220,19 @@ class CallsProcessor:
     def _load(self, place: _Place) -> bool:
         """Move the matcher to a place in a call; return false if the text is not a call's."""
         assert place.call is not None
-        before = [self._first_byte + ord(character) for character in place.call]
-        return self._matcher.move_to(before + self._history[place.first :])
-
-    def __repr__(self) -> str:
-        return "the grammar of tools"
-
-
-class _History:
-    """A matcher that moves to any history."""
-
-    def __init__(self, matcher: Any) -> None:
-        self._matcher = matcher
-        self._consumed: list[int] = []
-
-    def move_to(self, token_ids: list[int]) -> bool:
-        """Move to the end of ``token_ids``; return false if the grammar refuses one of them."""
-        num_common = _num_common(self._consumed, token_ids)
+        call = [len(self._words) + ord(character) for character in place.call]
+        call += self._history[place.first :]
+        num_common = _num_common(self._consumed, call)
         if num_common < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - num_common)
             del self._consumed[num_common:]
-        missing = token_ids[num_common:]
+        missing = call[num_common:]
         count = self._matcher.try_consume_tokens(missing) if missing else 0
         self._consumed += missing[:count]
         return count == len(missing)
 
-    def accepts(self) -> bool:
-        """Return whether the text may end here."""
-        return bool(self._matcher.is_accepting())
-
-    def mask(self, scores: torch.Tensor) -> torch.Tensor:
-        """Forbid, in scores (1, vocabulary), every token that may not follow."""
-        bits = np.frombuffer(self._matcher.compute_bitmask(), dtype=np.uint8)
-        if self._matcher.is_error():
-            raise HierspecError(f"the grammar failed: {self._matcher.get_error().splitlines()[0]}")
-        allowed = np.unpackbits(bits, bitorder="little").astype(bool)
-        mask = torch.from_numpy(allowed[: scores.shape[1]]).to(scores.device)
-        return scores.masked_fill(~mask, -math.inf)
+    def __repr__(self) -> str:
+        return "the grammar of response_format or tools"
 
 
 def _num_common(some: Sequence[int], others: Sequence[int]) -> int:

@@ -1,13 +1,23 @@
-"""The hierarchies of a service: the default model, presets and files by name, memory for caches."""
+"""The hierarchies of a service by name, memory for their caches, and whether a seed gives one text.
+
+A request with a seed keeps the hierarchy as configured, and its random numbers are its own
+(:mod:`hierspec.server.prepare`). What is left are scores: they must not depend on how many tokens
+are scored together. In the compiled kernels (:mod:`hierspec.lm.native`) they do not.
+"""
 
 from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
 
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import TargetConfig
 from hierspec.core.nodes import walk_levels
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.lm.backend import HasBackend, backend_of
+from hierspec.lm.native.backend import why_rows_differ
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import AUTO
 from hierspec.profiling.settings import ReportProgress
@@ -64,3 +74,38 @@ def default_cache_tokens(hierarchy: Hierarchy) -> int:
             bytes_per_token += owner.bytes_per_token
     fitting = available_memory() * _SHARE_OF_MEMORY / max(bytes_per_token, 1)
     return int(min(max(fitting, _MIN_CACHE_TOKENS), _MAX_CACHE_TOKENS))
+
+
+class SameSeedWarning(HierspecWarning, UserWarning):
+    """The text of a seed may depend on the requests that are served beside it."""
+
+
+def obstacles(hierarchies: Mapping[str, Hierarchy]) -> list[str]:
+    """Return why the text of a seed may depend on other requests, a line for each reason.
+
+    The target's scores matter to every text, a draft's to sampled ones only, and not under rules by
+    which a seed decides alone.
+    """
+    lines: dict[str, None] = {}
+    for root in (hierarchy.root for hierarchy in hierarchies.values()):
+        if (reason := _why_scores_differ(root.model)) is not None:
+            lines[f"{root.name} {reason}"] = None
+        elif not root.rule.draft_independent and root.below is not None:
+            for level in walk_levels(root.below):
+                if (reason := _why_scores_differ(level.model)) is not None:
+                    lines[f"the draft {level.name} {reason}"] = None
+    return [
+        f"the text of a seed may depend on the requests served beside it: {line}" for line in lines
+    ]
+
+
+def _why_scores_differ(model: Any) -> str | None:
+    """Return why a model's scores may depend on other rows or other texts.
+
+    A model, or the form of its target that it runs, may say so itself (``rows_differ``). What has
+    no layers (tables, look-ups) computes each row by itself.
+    """
+    if (reason := getattr(model, "rows_differ", None)) is not None:
+        return reason
+    backend = model.backend if isinstance(model, HasBackend) else backend_of(model)
+    return None if backend is None else why_rows_differ(backend)

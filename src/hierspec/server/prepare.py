@@ -10,10 +10,11 @@ from typing import Any
 
 from hierspec.config.call import CallOptions
 from hierspec.engine.request import Request
-from hierspec.sampling.parameters import Processor, SamplingParams
+from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.validation import MIN_TEMPERATURE
 
 from .errors import ApiError
+from .grammar import Constraint
 from .service import Service
 from .templates import template_traits
 from .wire.common import GenerationRequest
@@ -30,20 +31,17 @@ def engine_requests(
     max_tokens: int,
     logprobs: int | None,
     prompt_logprobs: int | None = None,
-    tenant: str = "",
-    processors: Sequence[Sequence[Processor]] = (),
+    tenant: str,
+    constraint: Constraint | None,
 ) -> list[Request]:
     """Make ``n`` engine requests for every prompt, prompt after prompt.
-
-    Args:
-        processors: what holds each sequence to a grammar, where there is one.
 
     Raises:
         ApiError: no such model or hierarchy, too many sequences, a prompt too long.
         HierspecError: a parameter that the engine refuses.
     """
     settings = service.settings
-    hierarchy = requested_hierarchy(service, body)
+    hierarchy = requested_hierarchy(service, body.model, body.hierarchy)
     n = body.n or 1
     if n * len(prompts) > settings.max_choices:
         raise ApiError(
@@ -61,7 +59,7 @@ def engine_requests(
             param="stop_token_ids",
         )
     timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
-    timeout = min(timeouts, default=None)
+    deadline = time.monotonic() + min(timeouts) if timeouts else None
     own = service.hierarchies[hierarchy]
     # Under `match` the target's own random numbers decide, whatever was drafted.
     same_for_any_plan = params.greedy or own.root.rule.draft_independent
@@ -79,7 +77,6 @@ def engine_requests(
     )
     copies = [prompt for prompt in prompts for _ in range(n)]
     requests = call.requests(copies, own.root.model, None, own.eos_token_ids())
-    deadline = None if timeout is None else time.monotonic() + timeout
     prediction: list[int] = []  # what the output is expected to repeat
     if body.prediction is not None:
         text = text_of(body.prediction.content)
@@ -90,10 +87,10 @@ def engine_requests(
         request.speculative = body.speculative is not False
         request.fixed_plan = body.seed is not None and not same_for_any_plan
         request.prediction = prediction
-    if processors:
-        shown = template_traits(service.tokenizer).shown_ids
-        for request, held_by in zip(requests, processors, strict=True):
-            request.params = dataclasses.replace(params, logits_processors=tuple(held_by))
+        if constraint is not None:
+            held_by = service.grammars.processor(constraint, len(request.prompt))
+            shown = template_traits(service.tokenizer).shown_ids
+            request.params = dataclasses.replace(params, logits_processors=(held_by,))
             request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     return requests
 
@@ -118,44 +115,32 @@ def text_of(content: Any) -> str:
     return "\n".join(texts)
 
 
-def requested_hierarchy(service: Service, body: GenerationRequest) -> str:
-    """Return the name of the hierarchy that a request asks for.
+def requested_hierarchy(service: Service, model: str | None, hierarchy: str | None = None) -> str:
+    """Return the name of the hierarchy that these fields of a request choose.
 
     Raises:
-        ApiError: the request names another model, or a hierarchy that the service does not have.
+        ApiError: ``model`` is neither that of the service, nor ``default``, nor a hierarchy of it,
+            or names another hierarchy than ``hierarchy``; or there is no such hierarchy.
     """
-    name = named_hierarchy(service, body.model)
-    if body.hierarchy is not None:
-        if name not in (None, body.hierarchy):
-            raise ApiError(
-                f"model asks for the hierarchy {name!r} and hierarchy for {body.hierarchy!r}: "
-                "leave one of them out",
-                param="hierarchy",
-            )
-        name = body.hierarchy
-    name = name or service.default
+    name = None if model in (None, DEFAULT_MODEL, service.model) else model
+    if name is not None and name not in service.hierarchies:
+        raise ApiError(
+            f"there is no model {model!r}; this service has {service.model!r}",
+            404,
+            param="model",
+            code="model_not_found",
+        )
+    if hierarchy is not None and name not in (None, hierarchy):
+        raise ApiError(
+            f"model asks for the hierarchy {name!r} and hierarchy for {hierarchy!r}: "
+            "leave one of them out",
+            param="hierarchy",
+        )
+    name = hierarchy or name or service.default
     if name not in service.hierarchies:
         names = ", ".join(service.hierarchies)
         raise ApiError(f"there is no hierarchy {name!r}; there are: {names}", param="hierarchy")
     return name
-
-
-def named_hierarchy(service: Service, model: str | None) -> str | None:
-    """Return the hierarchy that a request's ``model`` chooses; ``None``: it chooses none.
-
-    Raises:
-        ApiError: it is neither the model of the service, nor ``default``, nor a hierarchy of it.
-    """
-    if model in (None, DEFAULT_MODEL, service.model):
-        return None
-    if model in service.hierarchies:
-        return model
-    raise ApiError(
-        f"there is no model {model!r}; this service has {service.model!r}",
-        404,
-        param="model",
-        code="model_not_found",
-    )
 
 
 def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams:

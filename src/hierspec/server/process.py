@@ -14,8 +14,6 @@ from .service import Service
 from .settings import ServeSettings
 from .templates import template_traits
 
-_BACKLOG = 512
-
 
 class Server(uvicorn.Server):
     """Refuses new requests after the first signal to stop, and lets running ones finish.
@@ -59,10 +57,8 @@ class Server(uvicorn.Server):
                 self.on_ready(f"http://{f'[{host}]' if ':' in host else host}:{port}")
 
 
-def make_server(
-    app: FastAPI, settings: ServeSettings, on_ready: Callable[[str], None] = lambda url: None
-) -> Server:
-    """Make a server that is not started yet.
+def make_server(app: FastAPI, settings: ServeSettings, on_ready: Callable[[str], None]) -> Server:
+    """Make a server that is not started yet; it runs until SIGTERM or Ctrl-C.
 
     Args:
         on_ready: called with the address once requests are accepted.
@@ -78,17 +74,10 @@ def make_server(
         http="h11",  # limits the size of headers
         log_config=None,
         access_log=False,
-        backlog=_BACKLOG,
+        backlog=512,
         timeout_graceful_shutdown=max(1, round(settings.shutdown_grace)),
         server_header=False,
         timeout_keep_alive=30,
         h11_max_incomplete_event_size=64 << 10,
     )
     return Server(config, app.state.service, on_ready)
-
-
-def serve(
-    app: FastAPI, settings: ServeSettings, on_ready: Callable[[str], None] = lambda url: None
-) -> None:
-    """Serve until SIGTERM or Ctrl-C; the arguments are those of :func:`make_server`."""
-    make_server(app, settings, on_ready).run()

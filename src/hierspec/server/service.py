@@ -6,7 +6,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, TypeVar
 
 import hierspec
@@ -82,7 +82,6 @@ class Service:
             self.tracing = SpanTracing(settings.otlp_endpoint, self.model)
         # One thread: tokenizers are not safe in several at once.
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
-        self._grammars: Grammars | None = None
 
     def submit(self, requests: Sequence[Request]) -> Streams:
         """Queue the sequences of one request, all or none; call it on the event loop.
@@ -107,18 +106,17 @@ class Service:
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(self._background, work, *arguments)
 
+    @cached_property
     def grammars(self) -> Grammars:
-        """Return the grammars over the model's tokens; made in a second at the first call.
+        """The grammars over the model's tokens; made in a second when first used.
 
         Raises:
             HierspecError: no tokenizer, or no grammar library.
         """
-        if self._grammars is None:
-            if self.tokenizer is None:
-                raise HierspecError("a response format needs a tokenizer, which this model lacks")
-            eos = self.hierarchies[self.default].eos_token_ids()
-            self._grammars = Grammars(self.tokenizer, self.vocab_size, eos)
-        return self._grammars
+        if self.tokenizer is None:
+            raise HierspecError("a response format needs a tokenizer, which this model lacks")
+        eos = self.hierarchies[self.default].eos_token_ids()
+        return Grammars(self.tokenizer, self.vocab_size, eos)
 
     def close(self, grace: float = 0.0) -> None:
         """Stop the engine, giving running requests some seconds to finish."""
@@ -128,19 +126,10 @@ class Service:
             self.tracing.close()
 
 
-@dataclass(slots=True)
-class FinishedSequence:
-    """One sequence of a request that has ended without an error."""
-
-    events: list[TokenEvent]
-    ended: Request
-
-
 class Streams:
     """The sequences of one request while they are written.
 
-    Iteration yields ``(index, progress)`` as the engine reports it, until all have ended. Use it as
-    a context manager, which cancels those that have not.
+    Iteration yields ``(index, progress)`` as the engine reports it, until all have ended.
 
     Args:
         on_end: called in the engine's thread with every sequence that has ended.
@@ -178,14 +167,8 @@ class Streams:
 
         return sink
 
-    def __enter__(self) -> Streams:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.cancel()
-
-    def cancel(self) -> None:
-        """Cancel all sequences; their resources are free within a round."""
+    def close(self) -> None:
+        """Cancel the sequences that have not ended; their resources are free within a round."""
         self._abort(self.requests)
 
     async def __aiter__(self) -> AsyncIterator[tuple[int, Progress]]:
@@ -196,18 +179,15 @@ class Streams:
                 add_end(progress.ended)
             yield index, progress
 
-    async def finish(self) -> list[FinishedSequence]:
-        """Wait for all sequences.
+    async def finish(self) -> list[tuple[Request, list[TokenEvent]]]:
+        """Wait for all sequences, and return them with the events of their tokens.
 
         Raises:
             Exception: the first error of any sequence.
         """
         events: list[list[TokenEvent]] = [[] for _ in self.requests]
-        ended: dict[int, Request] = {}
         async for index, progress in self:
             events[index] += progress.events
-            if progress.ended is not None:
-                ended[index] = progress.ended
-                if progress.ended.error is not None:
-                    raise progress.ended.error
-        return [FinishedSequence(tokens, ended[i]) for i, tokens in enumerate(events)]
+            if progress.ended is not None and progress.ended.error is not None:
+                raise progress.ended.error
+        return list(zip(self.requests, events, strict=True))

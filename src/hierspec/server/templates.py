@@ -56,19 +56,12 @@ def template_traits(tokenizer: Any) -> TemplateTraits:
     template = str(getattr(tokenizer, "chat_template", None) or "")
     if tokenizer not in _traits or _traits[tokenizer][0] != template:
         traits = _try_out(tokenizer, template) if template else TemplateTraits()
-        shown = _shown_ids(tokenizer, traits.calls)
+        form, added = traits.calls, added_tokens(tokenizer)
+        marks = (form.begin, form.end, form.before_name, form.after_name, form.after_arguments)
+        special = special_ids(tokenizer) & added.keys()
+        shown = frozenset(i for i in special if any(added[i].content in mark for mark in marks))
         _traits[tokenizer] = (template, replace(traits, shown_ids=shown))
     return _traits[tokenizer][1]
-
-
-def _shown_ids(tokenizer: Any, form: CallFormat) -> frozenset[int]:
-    marks = (form.begin, form.end, form.before_name, form.after_name, form.after_arguments)
-    added = added_tokens(tokenizer)
-    return frozenset(
-        i
-        for i in special_ids(tokenizer)
-        if i in added and any(added[i].content in mark for mark in marks)
-    )
 
 
 _USER = {"role": "user", "content": "one question"}

@@ -16,17 +16,30 @@ from hierspec.utils.files import json_digest
 
 from .call_formats import TAGGED, CallStream, write_calls
 from .errors import ApiError
-from .grammar import Constraint, calls_constraint
+from .grammar import Constraint, calls_constraint, schema_constraint
 from .templates import TemplateTraits, template_traits
-from .wire.chat import NamedTool, Tool, ToolCall
+from .wire.chat import Function, NamedFunction, ToolCall
+from .wire.common import ResponseFormat
+from .wire.responses import TextFormat
 
 
-def plain_tools(tools: Sequence[Tool]) -> list[dict[str, Any]]:
-    return [tool.model_dump(exclude_none=True) for tool in tools]
+def plain_tools(functions: Sequence[Function]) -> list[dict[str, Any]]:
+    """Describe functions as chat templates know them."""
+    return [
+        {"type": "function", "function": function.model_dump(exclude_none=True, exclude={"type"})}
+        for function in functions
+    ]
 
 
 class OfferedTools:
     """The tools of one request: what they ask of the text, and how calls are found in it.
+
+    Args:
+        choice: ``"none"``, ``"auto"`` or ``"required"``, or what names a function.
+        parallel: whether several may be called.
+
+    Attributes:
+        listed: functions that the model is told of.
 
     Raises:
         ApiError: the request demands a tool that it does not offer.
@@ -35,45 +48,65 @@ class OfferedTools:
     def __init__(
         self,
         tokenizer: Any,
-        tools: Sequence[Tool],
-        choice: str | NamedTool | None = None,
-        parallel: bool = True,
+        functions: Sequence[Function],
+        choice: str | NamedFunction | None,
+        parallel: bool,
     ) -> None:
         traits = template_traits(tokenizer)
-        self._form = traits.calls
-        self._choice = choice or ("auto" if tools else "none")
-        self._parallel = parallel
-        self._chosen = _chosen(tools, self._choice)
+        self._form, self._parallel = traits.calls, parallel
+        choice = choice or ("auto" if functions else "none")
+        self.listed = self._chosen = () if choice == "none" else functions
+        self._forced = choice not in ("none", "auto")
+        if isinstance(choice, NamedFunction):
+            self._chosen = [each for each in functions if each.name == choice.name]
+            if not self._chosen:
+                raise ApiError(
+                    f"tool_choice: there is no tool {choice.name!r}", param="tool_choice"
+                )
+        elif choice != "none" and not functions:
+            raise ApiError(f"tool_choice is {choice!r} and there are no tools", param="tool_choice")
         self._hidden: tuple[str, ...] = ()
         if traits.shown_ids:
             added = added_tokens(tokenizer)
             self._hidden = tuple(added[i].content for i in traits.shown_ids)
 
-    @property
-    def are_forced(self) -> bool:
-        """One of them must be called."""
-        return self._choice not in ("none", "auto")
+    def constraint(
+        self, response_format: ResponseFormat | TextFormat | None, field: str = "response_format"
+    ) -> Constraint | None:
+        """Return what the text must be; ``None``: any text. ``field`` is that of the format.
 
-    def constraint(self, answer: Any = None) -> Constraint | None:
-        """Return what the text must be; ``None``: any text.
-
-        Args:
-            answer: the schema of an answer without calls.
+        Raises:
+            ApiError: a schema is missing or cannot be used, or a format and a forced call together.
         """
+        schema = None
+        if response_format is not None and response_format.type == "json_object":
+            schema = {"type": "object"}
+        elif response_format is not None and response_format.type == "json_schema":
+            schema = response_format.schema_
+            if schema is None:
+                raise ApiError(f"{field} json_schema needs a schema", param=field)
+        if schema is not None and self._forced:
+            raise ApiError(f"{field} and a forced tool_choice cannot be used together")
         if not self._chosen:
-            return None
-        if answer is not None:
+            return None if schema is None else schema_constraint(schema)
+        if schema is not None:
             self._hidden = ()  # all is calls or JSON, of which a mark may be part
-        functions = [(tool.function.name, _parameters(tool)) for tool in self._chosen]
+        for function in self._chosen:
+            if (function.parameters or {}).get("type", "object") != "object":
+                raise ApiError(
+                    f"tools: the parameters of {function.name!r} must be of type 'object'",
+                    param="tools",
+                )
+        functions = [(function.name, function.parameters or {}) for function in self._chosen]
         return calls_constraint(
-            self._form, functions, forced=self.are_forced, several=self._parallel, answer=answer
+            self._form, functions, forced=self._forced, several=self._parallel, answer=schema
         )
 
     def new_stream(self) -> CallStream | None:
         """Return what finds calls in one text; ``None``: it has none."""
         if not self._chosen:
             return None
-        names = [tool.function.name for tool in self._chosen]
+        names = [function.name for function in self._chosen]
         return CallStream(self._form, names, self._hidden)
 
     def read(self, text: str, reason: str) -> tuple[str, list[ToolCall], str]:
@@ -90,34 +123,8 @@ class OfferedTools:
         return rest, calls, stream.finish_reason
 
 
-def _chosen(tools: Sequence[Tool], choice: str | NamedTool) -> Sequence[Tool]:
-    if choice == "none":
-        return ()
-    if isinstance(choice, NamedTool):
-        chosen = [tool for tool in tools if tool.function.name == choice.function.name]
-        if not chosen:
-            raise ApiError(
-                f"tool_choice: there is no tool {choice.function.name!r}", param="tool_choice"
-            )
-        return chosen
-    if not tools:
-        raise ApiError(f"tool_choice is {choice!r} and there are no tools", param="tool_choice")
-    return tools
-
-
-def _parameters(tool: Tool) -> dict[str, Any]:
-    """Return the schema of a tool's arguments."""
-    schema = tool.function.parameters or {}
-    if schema.get("type", "object") != "object":
-        raise ApiError(
-            f"tools: the parameters of {tool.function.name!r} must be of type 'object'",
-            param="tools",
-        )
-    return schema
-
-
 def fit_to_template(
-    messages: Sequence[dict[str, Any]], tools: Sequence[Tool], traits: TemplateTraits
+    messages: Sequence[dict[str, Any]], tools: Sequence[Function], traits: TemplateTraits
 ) -> list[dict[str, Any]]:
     """Write what a chat template cannot of tools, calls and results as text."""
     out: list[dict[str, Any]] = []
@@ -173,7 +180,7 @@ def _short_id(id: str | None) -> str:
 
 
 def _with_listing(
-    messages: list[dict[str, Any]], tools: Sequence[Tool], traits: TemplateTraits
+    messages: list[dict[str, Any]], tools: Sequence[Function], traits: TemplateTraits
 ) -> list[dict[str, Any]]:
     """List the tools in the system's message, or before the user's first if there can be none."""
     listing = "\n".join(json.dumps(tool) for tool in plain_tools(tools))

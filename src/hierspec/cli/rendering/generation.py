@@ -4,14 +4,20 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
 from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from hierspec.lm import dtypes
+from hierspec.lm.backend import backend_of
+from hierspec.lm.native.backend import why_rows_differ
 from hierspec.utils.files import without_folders
-from hierspec.utils.terminal import borderless
+from hierspec.utils.terminal import borderless, counted
+
+from . import say
 
 if TYPE_CHECKING:
     from hierspec.engine.control import Controller
@@ -26,16 +32,15 @@ _TARGET = "bold"
 
 
 class Painter:
-    """Prints events as they come, each token in the colour of the level that wrote it.
+    """Prints a generation's tokens as they come, each in the colour of the level that wrote it.
 
     Args:
-        names: of the levels, lowest first, the target last.
         ids: print token ids instead of texts.
     """
 
-    def __init__(self, console: Console, names: Sequence[str], ids: bool = False) -> None:
-        self.console, self.ids = console, ids
-        *levels, target = names
+    def __init__(self, generation: Generation, ids: bool = False) -> None:
+        self.console, self.ids = Console(highlight=False), ids
+        *levels, target = (generation.names[i] for i in sorted(generation.names))
         self.styles = {name: _PALETTE[i % len(_PALETTE)] for i, name in enumerate(levels)}
         self.styles[target] = _TARGET
 
@@ -68,12 +73,6 @@ class Painter:
         self.console.file.flush()
 
 
-def make_painter(generation: Generation, ids: bool = False) -> Painter:
-    """Make a painter of a generation's tokens on standard output."""
-    names = [generation.names[i] for i in sorted(generation.names)]
-    return Painter(Console(highlight=False), names, ids)
-
-
 def run(generation: Generation, painter: Painter | None = None) -> bool:
     """Run a generation to its end, printing each token; return whether Ctrl-C stopped it."""
     events = iter(generation)
@@ -95,23 +94,6 @@ _SLOWER = 0.95  # speed over that of plain decoding, below which drafts do not p
 MEASURE = "--hierarchy auto measures what pays here, --hierarchy autoregressive leaves drafts out"
 _PLAIN = "--hierarchy autoregressive leaves drafts out"  # where what pays was measured
 _REPETITIVE = 0.2  # share of distinct tokens, below which a text repeats itself
-
-
-def summary(
-    result: GenerationResult, plain: GenerationResult | None = None, same_text: bool | None = None
-) -> list[Table | Text]:
-    """Return acceptance per level, tokens per second, and those of plain decoding.
-
-    Args:
-        same_text: whether the text is plain decoding's; ``None`` if it need not be.
-    """
-    comparison = _compare_texts(result, plain, same_text)
-    text = Text(f"{_describe_length(result)}, ")
-    return [*_describe_levels(result), text + describe_speed(result, plain, comparison)]
-
-
-def _describe_length(result: GenerationResult) -> str:
-    return f"{_count(result.num_tokens, 'token')}{_ENDINGS.get(result.finish_reason, '')}"
 
 
 def _compare_texts(
@@ -153,9 +135,10 @@ def describe_speed(
         text.append(f"\n{advice}")
     if result.control:
         rounds = sorted(result.control["rounds"].items(), key=lambda item: -item[1])
-        plans = ", ".join(f"{plan} ({_count(count, 'round')})" for plan, count in rounds[:4])
+        plans = ", ".join(f"{plan} ({counted(count, 'round')})" for plan, count in rounds[:4])
         further = f" and {len(rounds) - 4} more" if len(rounds) > 4 else ""
-        switches = _count(result.control["switches"], "switch", "switches")
+        count = result.control["switches"]
+        switches = f"{count} switch{'es' * (count != 1)}"
         text.append(f"\nplans followed: {plans}{further}; {switches}", style="bold")
     return text
 
@@ -177,10 +160,6 @@ def tell_slowdown(result: GenerationResult, advice: str) -> str:
 def _repeats_itself(result: GenerationResult) -> bool:
     is_repetitive = len(set(result.token_ids)) < _REPETITIVE * result.num_tokens
     return is_repetitive and result.num_tokens >= 32
-
-
-def _count(count: int, singular: str, plural: str = "") -> str:
-    return f"{count} {singular if count == 1 else plural or singular + 's'}"
 
 
 def _describe_levels(result: GenerationResult) -> list[Table | Text]:
@@ -211,38 +190,57 @@ def _describe_levels(result: GenerationResult) -> list[Table | Text]:
 
 
 def print_results(
-    results: Sequence[GenerationResult],
-    references: Sequence[GenerationResult | None],
-    json_fields: dict[str, Any] | None,
+    generation: Generation,
+    references: Sequence[GenerationResult],
+    as_json: bool,
     ids: bool,
-    must_match: bool,
     console: Console,
 ) -> None:
-    """Print the results of a batch, compared with plain decoding's where there are any.
+    """Print the results of a batch.
 
     Args:
-        json_fields: further fields of the JSON objects to print; ``None``: print text.
-        must_match: whether the texts must be those of plain decoding.
+        references: those of plain decoding; empty: there is nothing to compare with.
     """
-    is_batch = len(results) > 1
-    for result, plain in zip(results, references, strict=True):
-        same_text = None
-        if plain is not None and must_match:
-            same_text = result.token_ids == plain.token_ids
-        if json_fields is not None:
-            fields = {**_as_json(result, plain, same_text), **json_fields}
+    results, model = generation.results(), generation.root.model
+    dtype = dtypes.weight_dtype_name(model)
+    # Drafts cannot change such a text.
+    must_match = generation.requests[0].params.greedy or generation.root.rule.draft_independent
+    is_batch, shown = len(results) > 1, list[Table | Text]()
+    for result, plain in zip_longest(results, references):
+        same_text = result.token_ids == plain.token_ids if plain and must_match else None
+        if as_json:
+            fields = {**_as_json(result, plain, same_text), "dtype": dtype}
             print(json.dumps(fields, ensure_ascii=False), flush=True)
             continue
+        length = f"{counted(result.num_tokens, 'token')}{_ENDINGS.get(result.finish_reason, '')}"
+        comparison = _compare_texts(result, plain, same_text)
         if is_batch:
             print(" ".join(map(str, result.token_ids)) if ids else result.text, flush=True)
-            comparison = _compare_texts(result, plain, same_text)
-            console.print(f"{_describe_length(result)}{comparison}", highlight=False)
-            continue
-        for part in summary(result, plain, same_text):
-            console.print(part, highlight=False)
-    if is_batch and json_fields is None:
-        for part in [*_describe_levels(results[0]), describe_speed(results[0], references[0])]:
-            console.print(part, highlight=False)
+            console.print(f"{length}{comparison}", highlight=False)
+        else:
+            speed = Text(f"{length}, ") + describe_speed(result, plain, comparison)
+            shown = [*_describe_levels(result), speed]
+    if as_json:
+        return
+    if is_batch:
+        plain = references[0] if references else None
+        shown = [*_describe_levels(results[0]), describe_speed(results[0], plain)]
+    for part in shown:
+        console.print(part, highlight=False)
+    if must_match and _texts_differ(results, references):
+        say(console, _explain_difference(dtype, why_rows_differ(backend_of(model))))
+    if any(
+        result.finish_reason == "length" and result.num_tokens < (request.stop.max_new_tokens or 0)
+        for result, request in zip(results, generation.requests, strict=True)
+    ):
+        say(console, "hierspec: note: a text ended because the model's context is full")
+
+
+def _texts_differ(
+    results: Sequence[GenerationResult], references: Sequence[GenerationResult]
+) -> bool:
+    pairs = zip(results, references, strict=False)
+    return any(result.token_ids != plain.token_ids for result, plain in pairs)
 
 
 def _as_json(
@@ -259,7 +257,7 @@ def _as_json(
     return {**result.to_dict(), "compare": comparison}
 
 
-def explain_difference(dtype: str, reason: str | None) -> str:
+def _explain_difference(dtype: str, reason: str | None) -> str:
     """Return a note on why a text is not plain decoding's although decoding is lossless.
 
     Args:

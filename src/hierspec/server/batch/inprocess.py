@@ -6,18 +6,17 @@ Source: the ASGI specification, version 3.0 (HTTP connection scope).
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
-from collections.abc import AsyncIterator, Mapping, MutableMapping, Sequence
-from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from collections.abc import AsyncIterator, Mapping, Sequence
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.types import Message
 
 from .lines import Answer
 
-if TYPE_CHECKING:
-    from starlette.applications import Starlette
-
-AsgiMessage = MutableMapping[str, Any]
-Headers = Sequence[tuple[bytes, bytes]]
+_HEADERS = ((b"content-type", b"application/json"), (b"host", b"in-process"))
 
 
 class InProcess:
@@ -27,26 +26,32 @@ class InProcess:
     ...     answer = await service.post("/v1/completions", {"prompt": "def add("})
     """
 
-    def __init__(self, app: Starlette, headers: Mapping[str, str] | None = None) -> None:
+    def __init__(self, app: Starlette) -> None:
         self.app = app
-        headers = {"content-type": "application/json", "host": "in-process", **(headers or {})}
-        self.headers = [(key.encode(), value.encode()) for key, value in headers.items()]
         self._lifespan = app.router.lifespan_context(app)
 
     async def post(self, url: str, body: Mapping[str, Any]) -> Answer:
         """Send a request and wait for the whole answer; cancelling the call cancels the request."""
         status, headers, parts = 500, dict[bytes, str](), list[bytes]()
-        async for message in self.call("POST", url, self.headers, json.dumps(body).encode()):
+        async for message in self.call("POST", url, _HEADERS, json.dumps(body).encode()):
             if message["type"] == "http.response.start":
                 status = message["status"]
                 headers = {k.lower(): v.decode("latin-1") for k, v in message.get("headers", ())}
             else:
                 parts.append(message.get("body", b""))
-        return Answer(status, _decode(b"".join(parts)), headers.get(b"x-request-id", ""))
+        content: Any = b"".join(parts).decode("utf-8", "replace")
+        with contextlib.suppress(ValueError):
+            content = json.loads(content)
+        return Answer(status, content, headers.get(b"x-request-id", ""))
 
     async def call(
-        self, method: str, path: str, headers: Headers, body: bytes, query: bytes = b""
-    ) -> AsyncIterator[AsgiMessage]:
+        self,
+        method: str,
+        path: str,
+        headers: Sequence[tuple[bytes, bytes]],
+        body: bytes,
+        query: bytes = b"",
+    ) -> AsyncIterator[Message]:
         """Yield the messages of an answer as they come: its start, and the parts of its body.
 
         Closing the iterator tells the application that its client has left.
@@ -66,9 +71,9 @@ class InProcess:
             "server": ("in-process", 80),
         }
         request = [{"type": "http.request", "body": body, "more_body": False}]
-        client_left, messages = asyncio.Event(), asyncio.Queue[AsgiMessage | None]()
+        client_left, messages = asyncio.Event(), asyncio.Queue[Message | None]()
 
-        async def receive() -> AsgiMessage:
+        async def receive() -> Message:
             if request:
                 return request.pop()
             await client_left.wait()
@@ -88,17 +93,5 @@ class InProcess:
         await self._lifespan.__aenter__()
         return self
 
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self._lifespan.__aexit__(kind, error, traceback)
-
-
-def _decode(body: bytes) -> Any:
-    try:
-        return json.loads(body)
-    except ValueError:
-        return body.decode("utf-8", "replace")
+    async def __aexit__(self, *error: Any) -> None:
+        await self._lifespan.__aexit__(*error)

@@ -78,17 +78,23 @@ def answer_line(line: Line, answer: Answer) -> bytes:
         "request_id": answer.request_id or line.id,
         "body": answer.body,
     }
-    return _output_line(line, response, None)
+    return _output_line(line, response=response)
 
 
 def failure_line(line: Line, code: str, message: str) -> bytes:
     """Return the output line of a request that no service has answered."""
-    return _output_line(line, None, {"code": code, "message": message})
+    return _output_line(line, error={"code": code, "message": message})
 
 
-def _output_line(line: Line, response: Any, error: Any) -> bytes:
+def _output_line(line: Line, response: Any = None, error: Any = None) -> bytes:
     row = {"id": line.id, "custom_id": line.custom_id, "response": response, "error": error}
     return json.dumps(row, ensure_ascii=False).encode("utf-8", "replace") + b"\n"
+
+
+class _BadLineError(Exception):
+    def __init__(self, message: str, code: str = "invalid_request") -> None:
+        super().__init__(message)
+        self.code = code
 
 
 def _parse_line(number: int, raw: bytes, custom_ids: set[str]) -> Line:
@@ -97,26 +103,25 @@ def _parse_line(number: int, raw: bytes, custom_ids: set[str]) -> Line:
     try:
         if len(raw) > _MAX_LINE_BYTES:
             raise _BadLineError(f"it is longer than {_MAX_LINE_BYTES >> 20} MiB")
-        request = _parse_object(raw)
-        if isinstance(request.get("custom_id"), str):
-            if HALF_CHARACTERS.search(request["custom_id"]):
+        row = _parse_object(raw)
+        if isinstance(row.get("custom_id"), str):
+            if HALF_CHARACTERS.search(row["custom_id"]):
                 raise _BadLineError("custom_id holds half a character (a lone surrogate)")
-            custom_id = request["custom_id"]
-        _validate(request)
+            custom_id = row["custom_id"]
+        request = validate(_Request, row, "")
+        if request.url not in URLS:
+            raise _BadLineError(f"url must be one of {', '.join(URLS)}", "invalid_url")
+        if request.body.get("stream"):
+            raise _BadLineError("stream has no meaning in a batch: leave it out")
         if custom_id in custom_ids:
             raise _BadLineError(
                 f"custom_id {custom_id!r} is used in an earlier line", "duplicate_custom_id"
             )
-        custom_ids.add(request["custom_id"])
-    except _BadLineError as error:
-        return Line(answer_id, custom_id, error=(error.code, f"line {number}: {error}"))
-    return Line(answer_id, custom_id, request["url"], request["body"])
-
-
-class _BadLineError(Exception):
-    def __init__(self, message: str, code: str = "invalid_request") -> None:
-        super().__init__(message)
-        self.code = code
+    except (_BadLineError, HierspecError) as error:
+        code = getattr(error, "code", "invalid_request")
+        return Line(answer_id, custom_id, error=(code, f"line {number}: {error}"))
+    custom_ids.add(request.custom_id)
+    return Line(answer_id, custom_id, request.url, request.body)
 
 
 def _parse_object(raw: bytes) -> dict[str, Any]:
@@ -129,14 +134,3 @@ def _parse_object(raw: bytes) -> dict[str, Any]:
     if not isinstance(request, dict):
         raise _BadLineError("not a JSON object", "invalid_json_line")
     return request
-
-
-def _validate(request: Mapping[str, Any]) -> None:
-    try:
-        checked = validate(_Request, request, "")
-    except HierspecError as error:
-        raise _BadLineError(str(error)) from None
-    if checked.url not in URLS:
-        raise _BadLineError(f"url must be one of {', '.join(URLS)}", "invalid_url")
-    if checked.body.get("stream"):
-        raise _BadLineError("stream has no meaning in a batch: leave it out")

@@ -19,32 +19,20 @@ from hierspec.utils.records import Record
 _SYNC_EVERY = 1.0  # seconds; requests whose answers a power cut deletes are sent again
 
 
-class _Error(Record):
-    message: str | None = None
-
-
-class _Response(Record):
-    status_code: int
-    body: Any
-
-
 class _Answer(Record):
     """A line of the output, as :mod:`.lines` writes it."""
 
     id: str
     custom_id: str | None
-    response: _Response | None
-    error: _Error | None
+    response: dict[str, Any] | None
+    error: dict[str, Any] | None
 
     @property
     def message(self) -> str:
         """Why it is a failure; empty if that is not told."""
-        error: Any = None
-        if self.error is not None:
-            error = self.error.message
-        elif self.response is not None and isinstance(self.response.body, dict):
-            error = self.response.body.get("error")
-        return str(error.get("message", "") if isinstance(error, dict) else error or "")
+        body = (self.response or {}).get("body")
+        error = self.error or (body.get("error") if isinstance(body, dict) else None)
+        return str((error.get("message") if isinstance(error, dict) else error) or "")
 
 
 class AnswersFile:
@@ -101,19 +89,16 @@ class AnswersFile:
         os.fsync(self._file)
         self._synced = time.monotonic()
 
-    def close(self) -> None:
+    def __enter__(self) -> AnswersFile:
+        return self
+
+    def __exit__(self, *_: Any) -> None:
         try:
             self.sync()
         except OSError as error:
             raise _cannot_write(self.path, error) from None
         finally:
             os.close(self._file)
-
-    def __enter__(self) -> AnswersFile:
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        self.close()
 
     def _recover(self) -> int:
         """Count the complete answers in the file; return their total size in bytes."""
@@ -123,41 +108,35 @@ class AnswersFile:
                 answer = _parse_answer(line)
                 if answer is None:
                     first_broken = first_broken or number
-                elif first_broken:  # a killed process leaves broken lines at the end only
-                    raise HierspecError(
-                        f"{self.path}, line {first_broken}: not an answer of a batch: name another "
-                        "output"
-                    )
+                    continue
+                problem = ""
+                if first_broken:  # a killed process leaves broken lines at the end only
+                    problem = f"line {first_broken}: not an answer of a batch"
                 elif answer.id in self.ids:
-                    raise HierspecError(
-                        f"{self.path}, line {number}: {answer.id} is there twice: name another "
-                        "output"
-                    )
-                else:
-                    self._count(answer)
-                    size += len(line)
-        if first_broken and not size:
-            _refuse_foreign(self.path)
+                    problem = f"line {number}: {answer.id} is there twice"
+                if problem:
+                    raise HierspecError(f"{self.path}, {problem}: name another output")
+                self._count(answer)
+                size += len(line)
+        if first_broken and not size:  # it may be an answer's truncated beginning
+            answer_start = b'{"id": "batch_req_'
+            with self.path.open("rb") as stream:
+                file_start = stream.read(len(answer_start))
+            if not answer_start.startswith(file_start) and file_start.strip(b"\0"):
+                raise HierspecError(
+                    f"{self.path} exists and holds no answers of a batch: name another output"
+                )
         return size
 
     def _count(self, answer: _Answer) -> None:
         self.ids.add(answer.id)
-        if answer.response is None or answer.response.status_code != 200:
+        if answer.response is None or answer.response.get("status_code") != 200:
             self.num_failures += 1
             self.first_failure = self.first_failure or f"{answer.id}: {answer.message}"
 
 
 def _parse_answer(line: bytes) -> _Answer | None:
     return read_line(_Answer, line) if line.endswith(b"\n") else None
-
-
-def _refuse_foreign(path: Path) -> None:
-    """Refuse a file that holds no complete answer, unless it is an answer's truncated beginning."""
-    answer_start = b'{"id": "batch_req_'
-    with path.open("rb") as stream:
-        file_start = stream.read(len(answer_start))
-    if not answer_start.startswith(file_start) and file_start.strip(b"\0"):
-        raise HierspecError(f"{path} exists and holds no answers of a batch: name another output")
 
 
 def _cannot_write(path: Path, error: OSError) -> HierspecError:

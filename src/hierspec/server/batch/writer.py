@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
-from typing import Any, Protocol
 
 from hierspec.errors import HierspecError
 
-from .lines import Answer, Line, answer_line, failure_line, read_lines
+from .inprocess import InProcess
+from .lines import Line, answer_line, failure_line, read_lines
 from .output import AnswersFile
 
 _BUSY = (429, 503)  # statuses of a full service, after which a request is sent again
@@ -18,96 +17,66 @@ _MAX_TRIES = 8
 _PAUSE = 0.25  # seconds before the second try; doubled before every further one
 
 
-class AnsweringService(Protocol):
-    """Something that answers requests of OpenAI's API."""
+class BatchRun:
+    """The requests of a file, and their answers in another.
 
-    async def post(self, url: str, body: Mapping[str, Any]) -> Answer: ...
-
-
-@dataclass(frozen=True, slots=True)
-class Pending:
-    """The requests of a batch that have no answer yet.
+    Args:
+        path: of the requests.
+        report: called with the batch at its start and after every answer.
 
     Attributes:
         answered: ids of the lines that had an answer when this run began.
         total: how many lines there are in all.
+
+    Raises:
+        HierspecError: there is no request, or the output answers lines that this input lacks.
     """
 
-    path: Path
-    answered: frozenset[str]
-    total: int
+    def __init__(self, path: Path, output: AnswersFile, report: Callable[[BatchRun], None]) -> None:
+        self.path, self.output, self.report = path, output, report
+        self.answered, self.total = frozenset(output.ids), 0
+        missing = set(output.ids)
+        for line in read_lines(path):
+            self.total += 1
+            missing.discard(line.id)
+        if missing:
+            raise HierspecError(
+                f"{output.path} answers another input than {path} ({min(missing)}): name another "
+                "output"
+            )
+        if not self.total:
+            raise HierspecError(f"{path} holds no request")
+        report(self)
 
     @property
     def num_left(self) -> int:
-        return self.total - len(self.answered)
+        return self.total - len(self.output.ids)
 
     def lines(self) -> Iterator[Line]:
         """Yield the lines without an answer, read lazily: inputs may be large."""
         return (line for line in read_lines(self.path) if line.id not in self.answered)
 
-
-@dataclass(frozen=True, slots=True)
-class BatchProgress:
-    """The progress of a batch."""
-
-    num_answered: int
-    total: int
-    num_failures: int
-
-
-def find_pending(path: Path, output: AnswersFile) -> Pending:
-    """Return the requests of the input that the output does not answer yet.
-
-    Raises:
-        HierspecError: the output answers lines that this input does not have.
-    """
-    total, missing = 0, set(output.ids)
-    for line in read_lines(path):
-        total += 1
-        missing.discard(line.id)
-    if missing:
-        raise HierspecError(
-            f"{output.path} answers another input than {path} ({min(missing)}): name another output"
-        )
-    if not total:
-        raise HierspecError(f"{path} holds no request")
-    return Pending(path, frozenset(output.ids), total)
-
-
-class Writer:
-    """Adds answers to the output and reports the batch's progress."""
-
-    def __init__(
-        self, output: AnswersFile, pending: Pending, report: Callable[[BatchProgress], None]
-    ) -> None:
-        self.output, self.total, self.report = output, pending.total, report
-        self._report_progress()
-
     def add(self, line: bytes) -> None:
+        """Add an answer to the output."""
         if self.output.add(line):
-            self._report_progress()
-
-    def _report_progress(self) -> None:
-        self.report(BatchProgress(len(self.output.ids), self.total, self.output.num_failures))
+            self.report(self)
 
 
-async def run(
-    service: AnsweringService, pending: Pending, writer: Writer, max_concurrency: int
-) -> None:
+async def run(service: InProcess, batch: BatchRun, max_concurrency: int) -> None:
     """Send every request to a service, ``max_concurrency`` at once."""
-    lines = pending.lines()
+    lines = batch.lines()
+
+    async def answer_lines() -> None:
+        for line in lines:  # shared by all workers
+            batch.add(await answer_request(service, line))
+
     async with asyncio.TaskGroup() as group:
-        for _ in range(min(max_concurrency, pending.num_left)):
-            group.create_task(_answer_lines(service, lines, writer))
-
-
-async def _answer_lines(service: AnsweringService, lines: Iterator[Line], writer: Writer) -> None:
-    for line in lines:  # shared by all workers
-        writer.add(await answer_request(service, line))
+        for _ in range(min(max_concurrency, batch.num_left)):
+            group.create_task(answer_lines())
 
 
 async def answer_request(
-    service: AnsweringService, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
+    service: InProcess, line: Line, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
 ) -> bytes:
     """Send a request, again while the service is full; return its output line."""
     if line.error is not None:

@@ -15,7 +15,7 @@ from typing import Any
 
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.lines import Line
-from hierspec.server.batch.writer import Pending, Writer, answer_request
+from hierspec.server.batch.writer import BatchRun, answer_request
 from hierspec.server.settings import ServeSettings
 
 from .ray import connect, ray
@@ -48,18 +48,13 @@ class BatchWorker:
 
 def run(
     settings: ServeSettings,
-    pending: Pending,
-    writer: Writer,
+    batch: BatchRun,
     max_concurrency: int,
     replicas: int,
     address: str | None = None,
 ) -> None:
-    """Send every request of a batch that has no answer yet.
-
-    Raises:
-        HierspecError: Ray is not installed.
-    """
-    lines = [json.dumps(dataclasses.asdict(line)) for line in pending.lines()]
+    """Send every request of a batch that has no answer yet."""
+    lines = [json.dumps(dataclasses.asdict(line)) for line in batch.lines()]
     connect(address)
     import ray.data as data  # type: ignore[import-not-found]
 
@@ -78,6 +73,6 @@ def run(
             num_cpus=cores,
         )
         for row in answers.iter_rows():
-            writer.add(row["answer"].encode())
+            batch.add(row["answer"].encode())
     finally:
         ray().shutdown()

@@ -8,27 +8,18 @@ from __future__ import annotations
 
 import asyncio
 import dataclasses
+import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
+from hierspec.server.errors import ApiError
 from hierspec.server.settings import ServeSettings, load
 from hierspec.utils.schema import validate_keys
 
-from .calls import (
-    HttpRequest,
-    HttpStart,
-    Part,
-    ReplicaErrors,
-    error_reply,
-    forward,
-    forwarded_headers,
-    routing_prompt,
-)
-from .prefix_routing import start_memory
-from .ray import ray, ray_serve
-from .scale import Scale
+from .calls import HttpRequest, HttpStart, Part, forward, forwarded_headers, routing_prompt
+from .ray import ray, ray_serve, start_memory
 
 # A private module: the public one cannot be imported without vLLM or SGLang.
 ROUTER = (
@@ -36,7 +27,26 @@ ROUTER = (
     "PrefixCacheAffinityRouter"
 )
 REPLICA = "replica"
+_MAX_REPLICAS = 4096
 _MAX_IMBALANCE = 8  # requests by which a replica may exceed another, to reuse its caches
+
+
+def num_replicas(replicas: int | None, autoscale: str | None) -> tuple[int, int]:
+    """Return the least and the most replicas of ``--replicas N`` or ``--autoscale MIN:MAX``.
+
+    If they differ, the load decides; one replica by default.
+
+    Raises:
+        HierspecError: both are given, or the bounds are invalid.
+    """
+    if autoscale is None:
+        return replicas or 1, replicas or 1
+    if replicas is not None:
+        raise HierspecError("--replicas fixes the number, --autoscale varies it: give one of them")
+    match = re.fullmatch(r"(\d{1,4}):(\d{1,4})", autoscale)
+    if not match or not 0 < int(match[1]) <= int(match[2]) <= _MAX_REPLICAS:
+        raise HierspecError(f"--autoscale takes MIN:MAX, as 1:4, not {autoscale!r}")
+    return int(match[1]), int(match[2])
 
 
 class Replica:
@@ -84,14 +94,11 @@ class Gateway:
     def __init__(self, replicas: Any, max_body: int) -> None:
         start_memory(ray_serve().get_replica_context().app_name, REPLICA)
         self.replicas, self.max_body = replicas.options(stream=True), max_body
-        exceptions, full = ray().exceptions, ray_serve().exceptions.BackPressureError
-        self.errors = ReplicaErrors(
-            lost=(exceptions.RayActorError, exceptions.WorkerCrashedError), full=(full,)
-        )
+        exceptions = ray().exceptions
+        self.lost = (exceptions.RayActorError, exceptions.WorkerCrashedError)
+        self.full = (ray_serve().exceptions.BackPressureError,)
 
     async def __call__(self, request: Any) -> Any:
-        from starlette.responses import StreamingResponse
-
         body = b""
         async for piece in request.stream():
             body += piece
@@ -99,21 +106,17 @@ class Gateway:
                 break
         if len(body) > self.max_body:
             message = f"the body is longer than {self.max_body} bytes"
-            reply = error_reply(413, message, code="body_too_large")
-        else:
-            path = request.url.path
-            forwarded = HttpRequest(
-                method=request.method,
-                path=path,
-                query=request.url.query.encode(),
-                headers=forwarded_headers(request.headers.raw),
-                body=body,
-                prompt=routing_prompt(path, body),
-            )
-            reply = await forward(forwarded, self._send, self.errors)
-        answer = StreamingResponse(reply.body, reply.status)
-        answer.raw_headers = list(reply.headers)
-        return answer
+            return ApiError(message, 413, code="body_too_large").response()
+        path = request.url.path
+        forwarded = HttpRequest(
+            method=request.method,
+            path=path,
+            query=request.url.query.encode(),
+            headers=forwarded_headers(request.headers.raw),
+            body=body,
+            prompt=routing_prompt(path, body),
+        )
+        return await forward(forwarded, self._send, self.lost, self.full)
 
     async def _send(self, request: HttpRequest) -> AsyncGenerator[Part, None]:
         parts = self.replicas.answer.remote(request)
@@ -124,15 +127,23 @@ class Gateway:
             parts.cancel()
 
 
-def application(settings: ServeSettings, scale: Scale, resources: Mapping[str, Any]) -> Any:
-    """Build the deployments: a gateway bound to the replicas."""
+def application(
+    settings: ServeSettings, bounds: tuple[int, int], resources: Mapping[str, Any]
+) -> Any:
+    """Build the deployments: a gateway bound to the replicas, whose number has these bounds."""
     serve = ray_serve()
     from ray.serve.config import RequestRouterConfig  # type: ignore[import-not-found]
 
+    least, most = bounds
+    autoscaling = {
+        "min_replicas": least,
+        "max_replicas": most,
+        "target_ongoing_requests": max(1, settings.max_num_seqs // 2),
+    }
     replica = serve.deployment(
         Replica,
         name=REPLICA,
-        **scale.options(target_ongoing_requests=max(1, settings.max_num_seqs // 2)),
+        **({"autoscaling_config": autoscaling} if least != most else {"num_replicas": least}),
         max_ongoing_requests=settings.max_num_seqs + settings.max_queue,
         max_queued_requests=settings.max_queue,
         health_check_period_s=5,
@@ -170,6 +181,6 @@ def build(args: Mapping[str, Any]) -> Any:
     replicas = args.get("replicas")
     if replicas is not None and not isinstance(replicas, int):
         raise HierspecError(f"args: replicas is a number, not {replicas!r}")
-    scale = Scale.from_options(replicas, args.get("autoscale"))
+    bounds = num_replicas(replicas, args.get("autoscale"))
     settings = load(options=args.get("settings", {}))  # API keys come from the environment
-    return application(settings, scale, args.get("resources", {}))
+    return application(settings, bounds, args.get("resources", {}))

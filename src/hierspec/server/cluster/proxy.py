@@ -6,12 +6,13 @@ It sends them while there is no gateway, at the start and at the end, or after t
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable
-from typing import Any
 
-from hierspec.server.batch.inprocess import AsgiMessage
+from starlette.middleware import Middleware
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from .calls import HttpStart, error_body, error_event
+from hierspec.server.errors import ApiError
+
+from .calls import HttpStart, error_event
 
 _UNAVAILABLE = "the service is starting, ending or was interrupted: ask again"
 _ERROR_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
@@ -20,36 +21,29 @@ _ERROR_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1")
 class JsonErrors:
     """Middleware that replaces plain-text errors, of streams too, by OpenAI's error object."""
 
-    def __init__(self, app: Callable[..., Awaitable[None]]) -> None:
+    def __init__(self, app: ASGIApp) -> None:
         self.app = app
 
-    async def __call__(
-        self,
-        scope: AsgiMessage,
-        receive: Callable[[], Awaitable[AsgiMessage]],
-        send: Callable[[AsgiMessage], Awaitable[None]],
-    ) -> None:
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http" or scope["path"].startswith("/-/"):  # Ray's own pages
             await self.app(scope, receive, send)
             return
         start: HttpStart | None = None
         is_replaced = is_complete = False
 
-        async def send_clean(message: AsgiMessage) -> None:
+        async def send_clean(message: Message) -> None:
             nonlocal start, is_replaced, is_complete
             if message["type"] == "http.response.start":
                 start = HttpStart(message["status"], tuple(map(tuple, message.get("headers", ()))))
-                is_json = start.has_content_type(b"application/json")
+                is_json = start.content_type.startswith("application/json")
                 is_replaced = start.status >= 400 and not is_json
                 if is_replaced:
                     message = {**message, "status": 503, "headers": _ERROR_HEADERS}
             elif message["type"] == "http.response.body":
                 is_complete = not message.get("more_body", False)
                 if is_replaced:
-                    body = (
-                        json.dumps(error_body(503, _UNAVAILABLE)).encode() if is_complete else b""
-                    )
-                    message = {**message, "body": body}
+                    error = json.dumps(ApiError(_UNAVAILABLE, 503).body).encode()
+                    message = {**message, "body": error if is_complete else b""}
             await send(message)
 
         await self.app(scope, receive, send_clean)
@@ -61,8 +55,6 @@ class JsonErrors:
             await send({"type": "http.response.body", "body": body})
 
 
-def middlewares() -> list[Any]:
+def middlewares() -> list[Middleware]:
     """List middlewares for Ray's proxies (``RAY_SERVE_HTTP_PROXY_CALLBACK_IMPORT_PATH``)."""
-    from starlette.middleware import Middleware
-
     return [Middleware(JsonErrors)]

@@ -12,25 +12,22 @@ from hierspec.server.settings import ServeSettings
 
 from .deployments import REPLICA, application
 from .ray import connect, ray, ray_serve
-from .scale import Scale
 
 NAME = "hierspec"
 
 
 def run(
     settings: ServeSettings,
-    scale: Scale,
-    address: str | None = None,
-    on_ready: Callable[[str], None] = lambda url: None,
+    bounds: tuple[int, int],
+    address: str | None,
+    on_ready: Callable[[str], None],
 ) -> None:
     """Serve until SIGTERM or Ctrl-C; then let running requests finish.
 
     Args:
+        bounds: of the number of replicas.
         address: of a Ray cluster; ``None``: one on this machine.
         on_ready: called with the address once requests are accepted.
-
-    Raises:
-        HierspecError: Ray is not installed.
     """
     port = settings.port or _free_port(settings.host)
     stop_requested = threading.Event()
@@ -42,7 +39,7 @@ def run(
         # On one machine torch's threads share the cores; on a cluster Ray places replicas by them.
         resources = {"num_cpus": 0 if address is None else (settings.threads or 1)}
         try:
-            serve.run(application(settings, scale, resources), name=NAME, route_prefix="/")
+            serve.run(application(settings, bounds, resources), name=NAME, route_prefix="/")
         except RuntimeError as error:  # the cause is in the deployment's message
             replicas = serve.status().applications[NAME].deployments[REPLICA]
             if "RUNNING" not in replicas.replica_states:  # else one died, and Ray starts another

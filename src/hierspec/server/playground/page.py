@@ -4,28 +4,23 @@ from __future__ import annotations
 
 import base64
 import hashlib
-from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
-_HERE = Path(__file__).parent
-_SCRIPTS = ("wire.js", "view.js", "app.js")  # one module: later ones use what earlier ones define
+from fastapi.responses import HTMLResponse
 
-
-@dataclass(frozen=True, slots=True)
-class Page:
-    """The page's HTML, and headers with a policy that lets it load nothing from elsewhere."""
-
-    html: str
-    headers: dict[str, str]
+# The scripts are one module: later ones use what earlier ones define.
+_SOURCES = ("page.html", "style.css", "wire.js", "view.js", "app.js")
 
 
 @cache
-def build_page() -> Page:
-    """Build the page, once."""
-    style = _read("style.css")
-    script = "\n".join(_read(name) for name in _SCRIPTS)
-    html = _read("page.html").replace("{{ style }}", style).replace("{{ script }}", script)
+def build_page() -> HTMLResponse:
+    """Build the page, once; its headers let it load nothing from elsewhere."""
+    html, style, *scripts = (
+        (Path(__file__).parent / name).read_text(encoding="utf-8") for name in _SOURCES
+    )
+    script = "\n".join(scripts)
+    html = html.replace("{{ style }}", style).replace("{{ script }}", script)
     policy = (
         "default-src 'none'; "
         f"style-src {_hash(style)}; script-src {_hash(script)}; "
@@ -38,11 +33,7 @@ def build_page() -> Page:
         "Referrer-Policy": "no-referrer",
         "Cache-Control": "no-cache",
     }
-    return Page(html, headers)
-
-
-def _read(name: str) -> str:
-    return (_HERE / name).read_text(encoding="utf-8")
+    return HTMLResponse(html, headers=headers)
 
 
 def _hash(text: str) -> str:

@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated
 
 from fastapi import APIRouter, Request, Response
 from fastapi.responses import HTMLResponse, JSONResponse
 from pydantic import Field
 
 from hierspec import __version__
-from hierspec.api import Hierarchy
 from hierspec.core.nodes import walk_levels
 from hierspec.server.access import service_of
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.errors import ApiError
 from hierspec.server.playground.page import build_page
-from hierspec.server.prepare import named_hierarchy, tokenize
+from hierspec.server.prepare import requested_hierarchy, tokenize
 from hierspec.server.wire.chat import Message
 from hierspec.server.wire.common import (
-    ErrorAnswer,
     Name,
     RequestModel,
     ResponseModel,
@@ -29,7 +27,6 @@ from hierspec.server.wire.common import (
 from hierspec.utils.files import without_folders
 
 router = APIRouter()
-_ERRORS: dict[int | str, dict[str, Any]] = {"4XX": {"model": ErrorAnswer}}
 
 
 class TokenizeRequest(RequestModel):
@@ -76,49 +73,40 @@ class ModelList(ResponseModel):
 
 def _card(request: Request) -> ModelCard:
     service = service_of(request)
+    levels = {
+        name: list(dict.fromkeys(without_folders(level.name) for level in walk_levels(h.root)))
+        for name, h in service.hierarchies.items()
+    }
     return ModelCard(
         id=service.model,
         created=service.created,
         max_model_len=service.max_length,
         hierarchies=list(service.hierarchies),
-        levels={name: _levels(h) for name, h in service.hierarchies.items()},
+        levels=levels,
         chat_template=bool(getattr(service.tokenizer, "chat_template", None)),
     )
-
-
-def _levels(hierarchy: Hierarchy) -> list[str]:
-    names = (without_folders(level.name) for level in walk_levels(hierarchy.root))
-    return list(dict.fromkeys(names))
 
 
 @router.get("/", include_in_schema=False)
 async def playground() -> HTMLResponse:
     """Show the playground, a page that sends requests to this service only."""
-    content = build_page()
-    return HTMLResponse(content.html, headers=content.headers)
+    return build_page()
 
 
-@router.get("/v1/models", response_model=ModelList, summary="List models")
+@router.get("/v1/models", summary="List models")
 async def models(request: Request) -> ModelList:
     """List the model that is served, and the hierarchies that requests may name."""
     return ModelList(data=[_card(request)])
 
 
-@router.get(
-    "/v1/models/{model:path}",
-    response_model=ModelCard,
-    responses=_ERRORS,
-    summary="Describe a model",
-)
+@router.get("/v1/models/{model:path}", summary="Describe a model")
 async def model(request: Request, model: str) -> ModelCard:
     """Describe the model, also by the name ``default`` or that of a hierarchy."""
-    named_hierarchy(service_of(request), model)
+    requested_hierarchy(service_of(request), model)
     return _card(request)
 
 
-@router.post(
-    "/tokenize", response_model=TokenizeAnswer, responses=_ERRORS, summary="Tokens of a text"
-)
+@router.post("/tokenize", summary="Tokens of a text")
 async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
     """Return the token ids of a text or a conversation."""
     service = service_of(request)
@@ -134,9 +122,7 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
     return TokenizeAnswer(tokens=ids, count=len(ids), max_model_len=service.max_length)
 
 
-@router.post(
-    "/detokenize", response_model=DetokenizeAnswer, responses=_ERRORS, summary="Text of tokens"
-)
+@router.post("/detokenize", summary="Text of tokens")
 async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer:
     """Return the text of token ids."""
     service = service_of(request)

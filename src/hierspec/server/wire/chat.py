@@ -4,14 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import (
-    BeforeValidator,
-    Field,
-    SerializerFunctionWrapHandler,
-    Tag,
-    model_serializer,
-    model_validator,
-)
+from pydantic import BeforeValidator, Field, Tag, model_validator
 
 from .common import (
     ConversationModel,
@@ -56,11 +49,7 @@ class ToolCall(ConversationModel):
 
 
 def refuse_missing_content(message: Any) -> Any:
-    """Refuse a message without content, unless it is one that a model or a tool may have written.
-
-    Raises:
-        ValueError: names the role.
-    """
+    """Refuse a message without content, unless a model or a tool may have written it."""
     if message.content is None and message.role in ("system", "developer", "user"):
         raise ValueError(f"a message of the role {message.role} needs content")
     return message
@@ -158,13 +147,6 @@ class ChatMessage(ResponseModel):
     refusal: None = None
     annotations: list[Any] = Field(default_factory=list)
     tool_calls: list[ToolCall] | None = None
-
-    @model_serializer(mode="wrap")
-    def _omit_empty_tool_calls(self, write: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        out: dict[str, Any] = write(self)
-        if out.get("tool_calls") is None:
-            out.pop("tool_calls", None)
-        return out
 
 
 class ChatChoice(ResponseModel):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -14,6 +13,8 @@ from pydantic import (
     Tag,
     model_validator,
 )
+
+from hierspec.utils.schema import nearest_key
 
 Text = Annotated[str, Field(max_length=1 << 22)]
 Name = Annotated[str, Field(max_length=256)]
@@ -84,15 +85,13 @@ class RequestModel(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_unknown(cls, data: Any) -> Any:
-        if isinstance(data, dict):
-            names = [field.alias or name for name, field in cls.model_fields.items()]
-            for key in data:
-                if key not in names:
-                    nearest = difflib.get_close_matches(str(key), names, n=1, cutoff=0.6)
-                    hint = f"; did you mean {nearest[0]!r}?" if nearest else ""
-                    if key in _ELSEWHERE:
-                        hint = f": {_ELSEWHERE[key]}"
-                    raise ValueError(f"unknown parameter: {str(key)[:64]!r}{hint}")
+        names = [field.alias or name for name, field in cls.model_fields.items()]
+        unknown = [key for key in data if key not in names] if isinstance(data, dict) else ()
+        for key in unknown:
+            nearest = nearest_key(str(key), names)
+            hint = f"; did you mean {nearest!r}?" if nearest else ""
+            hint = f": {_ELSEWHERE[key]}" if key in _ELSEWHERE else hint
+            raise ValueError(f"unknown parameter: {str(key)[:64]!r}{hint}")
         return data
 
 
@@ -121,20 +120,14 @@ class ConversationModel(RequestModel):
         for key in [key for key, value in data.items() if key not in names and value]:
             if key in cls.refused:
                 raise ValueError(f"{key} is not supported here: {cls.refused[key]}")
-            nearest = difflib.get_close_matches(str(key), [*names, *cls.refused], n=1, cutoff=0.8)
-            if nearest and nearest[0] not in data:
-                raise ValueError(
-                    f"unknown parameter: {str(key)[:64]!r}; did you mean {nearest[0]!r}?"
-                )
+            nearest = nearest_key(str(key), [*names, *cls.refused], cutoff=0.8)
+            if nearest and nearest not in data:
+                raise ValueError(f"unknown parameter: {str(key)[:64]!r}; did you mean {nearest!r}?")
         return data
 
 
 def text_only(content: Any) -> Any:
-    """Refuse parts of a message that are not text, by name.
-
-    Raises:
-        ValueError: names the kind of part, and says what to send.
-    """
+    """Refuse parts of a message that are not text, by name; say what to send."""
     for part in content if isinstance(content, list) else ():
         kind = part.get("type") if isinstance(part, dict) else None
         if isinstance(kind, str) and ("image" in kind or "audio" in kind or "file" in kind):
@@ -178,16 +171,17 @@ class ResponseFormat(RequestModel):
     @model_validator(mode="before")
     @classmethod
     def _refuse_other_kinds(cls, data: Any) -> Any:
-        if isinstance(data, dict) and data.get("type") not in (
-            "text",
-            "json_object",
-            "json_schema",
-        ):
+        kinds = ("text", "json_object", "json_schema")
+        if isinstance(data, dict) and data.get("type") not in kinds:
             raise ValueError(
                 'send "type" as "text", "json_object" or "json_schema", and a schema as '
                 '"json_schema": {"schema": …}'
             )
         return data
+
+    @property
+    def schema_(self) -> dict[str, Any] | None:
+        return self.json_schema and self.json_schema.schema_
 
 
 class PredictedOutput(RequestModel):

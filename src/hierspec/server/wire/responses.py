@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BeforeValidator, Discriminator, Field, Tag, TypeAdapter, model_validator
 
-from .chat import Content, Function, NamedTool, Tool, refuse_missing_content
+from .chat import Content, Function, NamedFunction, refuse_missing_content
 from .common import (
     ConversationModel,
     GenerationRequest,
@@ -81,24 +81,18 @@ def _kind(item: Any) -> str:
 def _validate_kind(item: Any) -> Any:
     if not isinstance(item, dict):
         raise ValueError("an item of the input must be an object")
-    if (kind := _kind(item)) not in _KINDS:
+    if (kind := _kind(item)).removesuffix(" item") not in _KINDS:
         raise ValueError(f"{kind[:64]}s are not supported: leave them out")
     return item
 
 
-_KINDS = (
-    "message item",
-    "function_call item",
-    "function_call_output item",
-    "reasoning item",
-    "item_reference item",
-)
+_KINDS = ("message", "function_call", "function_call_output", "reasoning", "item_reference")
 InputItem = Annotated[
-    Annotated[InputMessage, Tag(_KINDS[0])]
-    | Annotated[InputCall, Tag(_KINDS[1])]
-    | Annotated[InputResult, Tag(_KINDS[2])]
-    | Annotated[InputReasoning, Tag(_KINDS[3])]
-    | Annotated[InputReference, Tag(_KINDS[4])],
+    Annotated[InputMessage, Tag("message item")]
+    | Annotated[InputCall, Tag("function_call item")]
+    | Annotated[InputResult, Tag("function_call_output item")]
+    | Annotated[InputReasoning, Tag("reasoning item")]
+    | Annotated[InputReference, Tag("item_reference item")],
     Discriminator(_kind),
     BeforeValidator(_validate_kind),
 ]
@@ -128,14 +122,9 @@ class ResponsesTool(Function):
             raise ValueError('name, description and parameters belong beside "type" here')
         return data
 
-    def as_tool(self) -> Tool:
-        """Convert to a tool of chat completions."""
-        return Tool(type="function", function=Function(**self.model_dump(exclude={"type"})))
 
-
-class ResponsesNamedTool(RequestModel):
+class ResponsesNamedTool(NamedFunction):
     type: Literal["function"] = "function"
-    name: Name
 
 
 class TextFormat(RequestModel):
@@ -197,17 +186,6 @@ class ResponsesRequest(GenerationRequest):
         schema = self.response_format.json_schema or JsonSchemaFormat()
         form = {"type": self.response_format.type, **schema.model_dump(by_alias=True)}
         return TextFormat.model_validate(form)
-
-    def chat_tools(self) -> list[Tool]:
-        """Convert the tools to those of chat completions."""
-        return [tool.as_tool() for tool in self.tools or ()]
-
-    def chat_tool_choice(self) -> str | NamedTool | None:
-        """Convert the choice of a tool to that of chat completions."""
-        choice = self.tool_choice
-        if isinstance(choice, ResponsesNamedTool):
-            return NamedTool.model_validate({"function": {"name": choice.name}})
-        return choice
 
 
 class ResponsesAnswer(ResponseModel):
