@@ -94,7 +94,7 @@ def test_text_that_a_schema_forces_may_be_that_of_a_token(name, word):
         rights = torch.tensor(allowed(processor, written, size), dtype=torch.float)
         assert rights.any(), tokenizer.decode(written)
         written.append(int(torch.multinomial(rights, 1, generator=generator)))
-    text = detokenizer(tokenizer, (), True, template_traits(tokenizer).shown_ids)
+    text = detokenizer(tokenizer, (), template_traits(tokenizer).shown_ids)
     found = "".join(text.add(token) for token in written[:-1]) + text.flush()
     assert json.loads(found) == word
 
