@@ -57,8 +57,8 @@ def measure(
         loaded: checkpoints to share; missing ones are loaded and added.
         report: called with what is being done.
         so_far: called with what is known of a temperature, first before the models are loaded and
-            again whenever more is; priors are in the places of what is missing
-            (:mod:`hierspec.profiling.priors`).
+            again whenever more is, until all was measured once; priors are in the places of what is
+            missing (:mod:`hierspec.profiling.priors`).
 
     Raises:
         HierspecError: nothing to measure, a model or a prompt that cannot be used, or a file that
@@ -116,8 +116,9 @@ def measure(
         run.share = (number / len(todo), 1 / len(todo))
         label = repr(temperature)
         for measured in run.measure(temperature, partial(stage, f"{label} ")):
-            known = {"temperatures": {label: measured.to_dict()}, "unfinished": False}
-            so_far(from_dict({**data, **known}))
+            if label not in data["temperatures"]:
+                known = {"temperatures": {label: measured.to_dict()}, "unfinished": False}
+                so_far(from_dict({**data, **known}))
             if measured.priors:  # never kept
                 continue
             data["temperatures"][label] = measured.to_dict()

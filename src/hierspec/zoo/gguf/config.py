@@ -67,6 +67,7 @@ class Architecture:
         interleaved: whether rows of queries and keys that rotate together are adjacent.
         norm_offset: what the file has added to the weights of norms.
         partial_rotation: whether it may rotate a part of each head.
+        biased: matrices of a layer that always have a bias.
         reads: those of :data:`_NEUTRAL` that ``extra`` reads.
     """
 
@@ -77,6 +78,7 @@ class Architecture:
     interleaved: bool = False
     norm_offset: float = 0.0
     partial_rotation: bool = False
+    biased: tuple[str, ...] = ()
     reads: tuple[str, ...] = ()
 
 
@@ -132,7 +134,9 @@ def _phi3(header: Header, sizes: dict[str, Any]) -> dict[str, Any]:
 # llama.cpp's name → the family
 ARCHITECTURES = {
     "llama": Architecture("LlamaForCausalLM", "llama", _LLAMA, _biases, interleaved=True),
-    "qwen2": Architecture("Qwen2ForCausalLM", "qwen2", _LLAMA),
+    "qwen2": Architecture(
+        "Qwen2ForCausalLM", "qwen2", _LLAMA, biased=("q_proj", "k_proj", "v_proj")
+    ),
     "qwen3": Architecture("Qwen3ForCausalLM", "qwen3", {**_LLAMA, **_HEAD_NORMS}),
     "phi3": Architecture(
         "Phi3ForCausalLM", "phi3", _PHI3, _phi3, partial_rotation=True, reads=(_WINDOW,)

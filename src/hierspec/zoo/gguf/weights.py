@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from hierspec.errors import HierspecError, first_line
+from hierspec.lm.weights import EMBEDDING, HEAD
 
 from .config import ARCHITECTURES
 from .header import Header, StoredTensor
@@ -18,9 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 _TOP = {
-    "token_embd.weight": "model.embed_tokens.weight",
+    "token_embd.weight": EMBEDDING,
     "output_norm.weight": "model.norm.weight",
-    "output.weight": "lm_head.weight",
+    "output.weight": HEAD,
 }
 # Read with the configuration, as they say how heads are rotated
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
@@ -196,18 +197,39 @@ def _parameter_name(name: str, parts: Mapping[str, str]) -> str:
 
 
 def _shapes(header: Header, config: Mapping[str, Any]) -> dict[str, tuple[int, ...]]:
-    """Return the shape of every parameter that transformers' model of these sizes has."""
-    import torch
-    from transformers import AutoConfig, AutoModelForCausalLM
+    """Return the shape of every parameter that transformers' model of these sizes has.
 
-    try:
-        with torch.device("meta"):
-            model = AutoModelForCausalLM.from_config(
-                AutoConfig.for_model(**{k: v for k, v in config.items() if k != "architectures"})
-            )
-    except Exception as error:  # transformers and its validators raise errors of many kinds
-        raise header.damaged(f"has sizes that fit no model ({first_line(error)})") from None
-    return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    To build that model, empty, takes two seconds.
+    """
+    width, inner, head = config["hidden_size"], config["intermediate_size"], config["head_dim"]
+    queries, keys = (config[f"num_{one}_heads"] * head for one in ("attention", "key_value"))
+    rows = {
+        **dict.fromkeys(("k_proj", "v_proj"), keys),
+        **dict.fromkeys(("gate_proj", "up_proj"), inner),
+        **dict.fromkeys(("o_proj", "down_proj"), width),
+        "q_proj": queries,
+        "qkv_proj": queries + 2 * keys,
+        "gate_up_proj": 2 * inner,
+    }
+    family = ARCHITECTURES[header.architecture]
+    biased = set(family.biased)
+    biased |= {"q_proj", "k_proj", "v_proj", "o_proj"} if config.get("attention_bias") else set()
+    biased |= {"gate_proj", "up_proj", "down_proj"} if config.get("mlp_bias") else set()
+    vocabulary = (config["vocab_size"], width)
+    shapes = {EMBEDDING: vocabulary, "model.norm.weight": (width,)}
+    if not config["tie_word_embeddings"]:
+        shapes[HEAD] = vocabulary
+    for layer in range(config["num_hidden_layers"]):
+        for part in family.layer.values():
+            name, module = f"model.layers.{layer}.{part}", part.rpartition(".")[2]
+            columns = {"o_proj": queries, "down_proj": inner}.get(module, width)
+            if module in rows:
+                shapes[f"{name}.weight"] = (rows[module], columns)
+            else:
+                shapes[f"{name}.weight"] = (head if module in ("q_norm", "k_norm") else width,)
+            if module in biased:
+                shapes[f"{name}.bias"] = (rows[module],)
+    return shapes
 
 
 def by_halves(values: torch.Tensor, name: str, config: Any) -> torch.Tensor:
