@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 import torch
@@ -113,6 +114,31 @@ def test_drafts_are_those_of_single_steps(path, dtype, form):
             assert torch.equal(target.score(queries(0)), slow_target.score(queries(1)))
             for i in some:
                 assert_same(*slots[i])
+
+
+@pytest.mark.parametrize("num_ids", [90, 40, 3])
+@pytest.mark.parametrize("part", [1, 2])
+def test_of_equal_scores_the_lowest_id_is_taken(tmp_path, part, num_ids):
+    """A token's scores are those of every seventh after it; no id past the target's is taken; the
+    head has all tokens, or every second."""
+    path = save_tiny("llama", tmp_path / "m", seed=1, tie_word_embeddings=False)
+    tensors = load_file(path / "model.safetensors")
+    head = tensors["lm_head.weight"]
+    ids = torch.arange(0, len(head), part)
+    tensors |= {"lm_head.weight": head[ids % 7].contiguous(), "lm_head.scored": ids}
+    if part == 1:
+        del tensors["lm_head.scored"]
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    model, sampler = (
+        Trunk(load(str(path), torch.float32)).view(),
+        replace(GREEDY, vocab_size=num_ids),
+    )
+    query = Query(model.open(), Context([5, 9, 7]), 3)
+    (found,) = model.draft([query], [20], sampler, [()]).tokens
+    with torch.inference_mode():
+        expected = drafted(*model.score_stepwise([query], [20]), [20], sampler, ())
+    assert found == expected.tokens[0]
+    assert set(found) <= set(range(0, min(7 * part, num_ids), part))
 
 
 @pytest.mark.parametrize("drafter", ["quantized", "early_exit", "draft_model"])
