@@ -72,7 +72,6 @@ def prove(
     Args:
         rounds: of the hierarchy; ``states`` are those of its windows at the start.
         tolerance: a total variation distance above it makes a round lossy.
-        max_states: how many states to compare at most.
     """
     if not all(map(_is_enumerable, windows(rounds.root).values())):
         return Examination(0, False, 0.0)
@@ -96,7 +95,6 @@ def search_reachable(
     Args:
         rounds: of the hierarchy, and ``initial`` the state before the first one.
         tolerance: a total variation distance above it makes a round lossy.
-        max_states: how many states to compare at most.
     """
     limits = (UNLIMITED, *range(1, rounds.sufficient_limit + 1))
     start: dict[Any, tuple[int, ...]] = {((), initial, limit): () for limit in limits}

@@ -42,11 +42,7 @@ NO_VARIATIONS = Variations()
 
 
 def plan(estimates: Estimates, *, variations: Variations = NO_VARIATIONS) -> Plan:
-    """Search for the fastest hierarchy, plain decoding included.
-
-    Args:
-        variations: options beyond levels and budgets.
-    """
+    """Search for the fastest hierarchy, plain decoding included."""
     space = Space(estimates, variations)
     return plan_from(estimates, rank(PriceCache(estimates), space, [cheapest_chain(estimates)]))
 

@@ -99,7 +99,6 @@ def agreements(
 
     Args:
         starts, stops: per text; compared are the distributions of tokens start … stop − 1.
-        on_part: called with the part that is done.
 
     Returns:
         sums for every pair; per text how easy each position is for each candidate, [positions,

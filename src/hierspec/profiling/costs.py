@@ -110,11 +110,7 @@ class _Clock(Observer):
 
 
 class PairTimer:
-    """Times pairs in rounds on one text, which is rewound after every turn.
-
-    Args:
-        tokens: the text that calls are conditioned on.
-    """
+    """Times pairs in rounds on one text, which is rewound after every turn."""
 
     def __init__(
         self, pool: CandidatePool, tokens: Sequence[int], temperature: float, seed: int = 0

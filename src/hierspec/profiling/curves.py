@@ -26,7 +26,6 @@ def pairs(
     """Return an entry per verifier that saw the drafts.
 
     Args:
-        drafter: its number in the pool.
         classes: the class of every place of every text (:func:`.agreement.classes`).
     """
     names = [member.name for member in pool.members]

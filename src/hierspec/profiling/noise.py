@@ -45,11 +45,7 @@ def spread(costs: Sequence[MeasuredCost]) -> float:
 
 
 def busy_message(temperatures: Iterable[AtTemperature]) -> str:
-    """Return a sentence for users whose machine was busy; empty where it was quiet enough.
-
-    Args:
-        temperatures: the profile's measurements.
-    """
+    """Return a sentence for users whose machine was busy; empty where it was quiet enough."""
     entries = [measured.noise for measured in temperatures if measured.noise]
     largest = max((entry.spread for entry in entries), default=0.0)
     load, cores = max(

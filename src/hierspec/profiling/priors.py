@@ -111,9 +111,7 @@ def complete(
     Args:
         candidates: cheapest first, without the target.
         call_ms: [K+1] milliseconds of single calls, the target's last.
-        pairs: (drafter, verifier) that are considered.
         max_tokens: the length of the longest draft.
-        followed: pairs that have been measured.
         missing: what else has not been.
     """
     known = {(pair.drafter, pair.verifier) for pair in followed}

@@ -77,11 +77,7 @@ def continuations(
     drafting: DraftingSettings,
     on_part: Callable[[float], None] = lambda part: None,
 ) -> list[list[int]]:
-    """Continue every prompt by ``length`` tokens of the target, fewer where it ends.
-
-    Args:
-        on_part: called with the part that is done.
-    """
+    """Continue every prompt by ``length`` tokens of the target, fewer where it ends."""
     root = build_levels(pool)
     runtime = Runtime(root, pool.vocab_size)
     texts: list[list[int]] = []

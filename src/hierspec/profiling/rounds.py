@@ -38,7 +38,6 @@ class DraftingSettings:
         rounds: drafts at each place, after one that is not counted.
         max_budget: M, tokens of a draft.
         temperature: the request's; 0 is greedy.
-        eos_ids: tokens that end a text.
     """
 
     places: int

@@ -38,9 +38,6 @@ class Graphs:
     Args:
         device: where they run; only on CUDA is anything recorded.
         max_kept: how many are kept; one more discards all the others.
-
-    Attributes:
-        num_recorded: graphs recorded so far.
     """
 
     def __init__(self, device: torch.device, max_kept: int = _MAX_KEPT) -> None:

@@ -26,7 +26,6 @@ def parse_lines(
     """Yield the number of each line that is not blank, from 1, and what ``parse`` makes of it.
 
     Args:
-        body: the file's bytes.
         source: the file's name in errors.
         parse: checks and converts the JSON value of a line; its errors need not name the line.
         may_be_cut: leave out a last line that is not JSON: the file is still being written, or its

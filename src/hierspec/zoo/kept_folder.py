@@ -47,7 +47,6 @@ def make(
 
     Args:
         version: of what ``write`` writes, raised when that changes.
-        source: what the folder is made from.
         noun: what is in it, for the error.
         write: writes all files into an empty folder.
 
