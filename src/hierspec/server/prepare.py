@@ -96,11 +96,7 @@ def engine_requests(
 
 
 def text_of(content: Any) -> str:
-    """Return the text of a message's content: the string itself, or its parts joined.
-
-    Raises:
-        ApiError: a part is not text.
-    """
+    """Return the text of a message's content: the string itself, or its parts, which are texts."""
     if content is None or isinstance(content, str):
         return content or ""
     texts: list[str] = []
@@ -192,11 +188,7 @@ def validate_prompt(service: Service, ids: Sequence[int], param: str) -> None:
 
 
 def tokenize(service: Service, text: str, add_special_tokens: bool = True) -> list[int]:
-    """Tokenize a text.
-
-    Raises:
-        ApiError: the model has no tokenizer.
-    """
+    """Tokenize a text; refuse it where the model has no tokenizer."""
     if service.tokenizer is None:
         raise ApiError(
             "this model has no tokenizer: send token ids as the prompt, or serve it with one "

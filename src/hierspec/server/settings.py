@@ -221,11 +221,7 @@ def load(
 
 
 def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse ``["max_queue=10"]`` to ``{"max_queue": 10}``, as in the environment.
-
-    Raises:
-        HierspecError: a text without ``=``.
-    """
+    """Parse ``["max_queue=10"]`` to ``{"max_queue": 10}``, as in the environment."""
     pairs = [text.partition("=") for text in texts]
     for name, equals, _ in pairs:
         if not equals:

@@ -68,11 +68,7 @@ class StoredConversations:
             self._stored.popitem(last=False)
 
     def item(self, tenant: str, reference: InputReference) -> InputMessage | InputCall:
-        """Return an item of a stored response.
-
-        Raises:
-            ApiError: the item is not stored here.
-        """
+        """Return an item of a stored response; refuse one that is not stored here."""
         for (owner, _), (_, items) in self._stored.items():
             if owner == tenant and reference.id in items:
                 return items[reference.id]
@@ -83,11 +79,7 @@ class StoredConversations:
         )
 
     def get(self, tenant: str, response_id: str) -> _Messages:
-        """Return the conversation up to a response.
-
-        Raises:
-            ApiError: the response is not stored here.
-        """
+        """Return the conversation up to a response; refuse one that is not stored here."""
         stored = self._stored.get((tenant, response_id))
         if stored is None:
             raise ApiError(
