@@ -57,6 +57,7 @@ def interval(found: dict[str, Any]) -> str:
 
 CHATS = {0: "smollm2-greedy", 1: "smollm2-sampled"}  # on the released model, by temperature
 HONEST = {0: "smollm2-16bit-greedy", 1: "smollm2-16bit-sampled"}  # no copy is the target itself
+PEERS = {0: "smollm2-16bit-peers-greedy", 1: "smollm2-16bit-peers-sampled"}  # with transformers
 OWN_BITS = "smollm2-own-bits-greedy"  # the 4-bit file as it is
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
@@ -118,6 +119,11 @@ def chats(name: str) -> str:
 def honest(name: str, *temperatures: int) -> str:
     """A way's row of the 16-bit target."""
     return " | ".join(row(HONEST[t], t, name) for t in temperatures)
+
+
+def peers(name: str, *temperatures: int) -> str:
+    """A way's row of the 16-bit target in the earlier bench with transformers."""
+    return " | ".join(row(PEERS[t], t, name) for t in temperatures)
 
 
 def over(temperature: int, *others: str, name: str = "planned") -> str:
@@ -232,7 +238,7 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
         for one in some.measured
         if one.prediction is not None
         and (
-            file in (*CHATS.values(), *HONEST.values(), OWN_BITS)
+            file in (*CHATS.values(), *HONEST.values(), *PEERS.values(), OWN_BITS)
             or one.name in ("branch", "speculative", "hierarchy", "planned")
         )
     ]

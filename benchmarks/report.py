@@ -162,7 +162,12 @@ def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     )
 
 
-RELEASED = (*figures.HONEST.values(), figures.OWN_BITS, *figures.CHATS.values())
+RELEASED = (
+    *figures.HONEST.values(),
+    *figures.PEERS.values(),
+    figures.OWN_BITS,
+    *figures.CHATS.values(),
+)
 
 
 def benches() -> dict[str, BenchResults]:
