@@ -35,6 +35,7 @@ def verify(
     rng: Rng,
     scores: torch.Tensor | None = None,
     bonus: bool = True,
+    index: int = -1,
 ) -> Verdict:
     """Verify one draft without shortcuts: the reference form of a rule, its plug-in contract.
 
@@ -45,8 +46,9 @@ def verify(
         rng: n + 1 uniforms are taken.
         scores: [n+1, V], for rules that read them.
         bonus: whether one more token follows a draft (n ≥ 1) that was accepted whole.
+        index: of the verifying node, recorded as owner of what is emitted.
     """
-    return device.verdicts([DraftCase(rule, draft, p, rng, scores, bonus, -1)])[0]
+    return device.verdicts([DraftCase(rule, draft, p, rng, scores, bonus, index)])[0]
 
 
 def verify_batch(
@@ -77,8 +79,7 @@ def start_batch(
     """Begin to verify many drafts at one node.
 
     Args:
-        rule, bonus: of the node, as in :func:`verify`.
-        index: of the node, recorded as owner of what is emitted.
+        rule, bonus, index: of the node, as in :func:`verify`.
         drafts: B proposals of n_b tokens each; lengths may differ, and be 0.
         p: n_b + 1 rows of the verifier for each; the last one follows the whole draft.
         rng: of the drafts' sequences. A draft takes n_b + 1 uniforms, or none where p is one-hot.
