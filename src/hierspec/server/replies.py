@@ -7,6 +7,7 @@ import contextlib
 import json
 import secrets
 import time
+from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
 from itertools import zip_longest
@@ -45,7 +46,7 @@ def format_event(value: Any, name: str | None = None) -> str:
     return f"data: {text}\n\n" if name is None else f"event: {name}\ndata: {text}\n\n"
 
 
-class Reply(Generic[BODY]):
+class Reply(ABC, Generic[BODY]):
     """The answer to one request; endpoints say what it consists of.
 
     Args:
@@ -61,13 +62,13 @@ class Reply(Generic[BODY]):
         self.service, self.body, self.requests = service, body, requests
         self.id, self.created = new_id(prefix), int(time.time())
 
+    @abstractmethod
     async def complete(self) -> dict[str, Any]:
         """Return the whole answer."""
-        raise NotImplementedError
 
+    @abstractmethod
     def events(self) -> AsyncIterator[str]:
         """Yield the answer's events."""
-        raise NotImplementedError
 
     async def send(self, request: fastapi.Request) -> Any:
         """Send what the body asks for; if the client leaves, the sequences are cancelled.
@@ -129,17 +130,17 @@ class ChoicesReply(Reply[BODY]):
     kind = chunk_kind = ""
     num_prompts, only_prompts = 1, False
 
+    @abstractmethod
     def choice(self, index: int, ended: Request, events: list[TokenEvent]) -> dict[str, Any]:
         """Return a whole choice."""
-        raise NotImplementedError
 
+    @abstractmethod
     def parts(self, index: int, progress: Progress, is_counted: bool) -> Iterator[dict[str, Any]]:
         """Yield what a stream's chunks say of a choice after a round.
 
         Args:
             is_counted: whether every chunk counts the tokens so far.
         """
-        raise NotImplementedError
 
     async def complete(self) -> dict[str, Any]:
         sequences = await self.streams.finish()

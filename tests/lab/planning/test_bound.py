@@ -86,12 +86,13 @@ def test_one_draft_attains_its_bound():
     assert attained >= 10
 
 
-def test_limits_are_kept():
+@pytest.mark.parametrize("latency_model", ["exact", "corollary"])
+def test_limits_are_kept(latency_model):
     estimates = ideal(COSTS_1, square(RATES_1), max_budget=7, memory=[1, 2, 4, 8, 16, 32])
-    free = plan(estimates, top=8)
-    few = plan(estimates, max_models=3, top=8)
-    small = plan(estimates, memory=45, top=8)
-    one = plan(estimates, max_models=1, top=8)
+    free, few, small, one = (
+        plan(estimates, latency_model=latency_model, top=8, **limits)
+        for limits in ({}, {"max_models": 3}, {"memory": 45}, {"max_models": 1})
+    )
     assert free.best.ms < few.best.ms < one.best.ms == 33
     assert free.best.ms < small.best.ms
     for answer in (free, few, small):

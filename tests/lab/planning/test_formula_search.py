@@ -34,22 +34,6 @@ def test_the_papers_examples(costs, rates, latencies):
         assert answer.lower_bound <= answer.best.ms
 
 
-def test_limits_are_kept():
-    estimates = ideal(COSTS_1, square(RATES_1), max_budget=7, memory=[1, 2, 4, 8, 16, 32])
-    free, few, small, one = (
-        plan(estimates, latency_model="corollary", top=8, **limits)
-        for limits in ({}, {"max_models": 3}, {"memory": 45}, {"max_models": 1})
-    )
-    assert free.best.ms < few.best.ms < one.best.ms == 33
-    assert free.best.ms < small.best.ms
-    for answer in (free, few, small):
-        assert answer.lower_bound <= answer.best.ms * (1 + 1e-12)
-    chosen = [choice.chain for choice in (few.best, *few.runners_up)]
-    assert max(len(chain.models) for chain in chosen) == 3
-    chosen = [choice.chain for choice in (small.best, *small.runners_up)]
-    assert max(estimates.bytes(chain.models) for chain in chosen) <= 45
-
-
 @pytest.mark.parametrize("seed", range(20))
 def test_the_products_search_finds_as_fast_a_plan_without_the_formula(seed):
     estimates = random_problem(np.random.default_rng(seed), measured=seed % 2 == 1, top=5)
