@@ -18,7 +18,7 @@ from transformers import AutoModelForCausalLM
 
 from hierspec import HierarchyConfig, HierspecError, TargetConfig, cli
 from hierspec.config.in_memory import ModelInMemory
-from hierspec.lm.native import library
+from hierspec.lm.native import compiler, library
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.prices import default_catch_up
 from hierspec.planner.search import plan
@@ -119,6 +119,31 @@ def test_an_interruption_leaves_a_plan_that_says_what_it_rests_on(
     assert found.plan.to_dict()["priors"] == []
     assert not plan_file.exists()
     assert "priors" not in path.read_text()
+
+
+@pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+def test_kernels_that_turn_out_not_to_compile(family, cache, tmp_path, monkeypatch):
+    """A compiler works, so that copies are planned with; but not on the kernels."""
+    script = tmp_path / "cc"
+    script.write_text('#!/bin/sh\ncase "$*" in *kernels.c*) exit 1;; esac\nexec cc "$@"\n')
+    script.chmod(0o755)
+    monkeypatch.setenv("CC", str(script))
+    stages = []
+    for cached in (library.load, compiler.find):
+        cached.cache_clear()
+    try:
+        with pytest.warns(library.NoKernelsWarning):
+            found = auto.choose(
+                TargetConfig(model=family["target"], dtype="float32"),
+                settings=SMALL,
+                report=lambda stage, share: stages.append(stage),
+            )
+    finally:
+        for cached in (library.load, compiler.find):
+            cached.cache_clear()
+    assert "so far: " in stages[0]
+    assert {one.name for one in found.profile.models[:-1]} == {"suffix", "prompt-lookup"}
+    assert found.measured_now
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])

@@ -15,7 +15,6 @@ from typing import Any, Literal
 from hierspec.errors import HierspecError
 
 from .lean.decoder import LeanBackend
-from .native import library
 from .native.backend import COPY_FORMS, NativeBackend
 from .native.calibration import NotCalibratedWarning, calibrated_copy, is_quick
 from .native.formats import FORMATS
@@ -24,15 +23,13 @@ _PAYS = 0.7  # at most so much of the target's bytes
 
 
 def copies_that_pay(own_bits: float | None = None) -> list[int]:
-    """Return the bits, fewest first, of copies that a CPU reads in clearly less time than a target.
+    """Return the bits, fewest first, of copies that the kernels read in clearly less time.
 
-    Without the compiled kernels there are none: torch widens their weights before each product.
+    Outside the compiled kernels none pays: torch widens their weights before each product.
 
     Args:
         own_bits: of a weight of a target in a file's own; ``None``: 16 or more.
     """
-    if library.load() is None:
-        return []
     most = _PAYS * (own_bits or 16)
     sizes = {bits: FORMATS[form].bits_per_weight for bits, form in COPY_FORMS.items()}
     # Five bits agree so much more often than four that they win where they pay at all.

@@ -72,7 +72,7 @@ class EarlyExitConfig(LevelConfig):
         heads = [n for n in trained.drafters_for(target) if trained.kind(n) == trained.HEADS_KIND]
         on_cpu = machine.device("auto").type == "cpu"
         own = TargetConfig(model=target)
-        if not heads or (on_cpu and can_be_copied(own) and library.load()):
+        if not heads or (on_cpu and can_be_copied(own) and library.is_expected()):
             return ()
         return [
             f"exit:{layer},head={drafter}"

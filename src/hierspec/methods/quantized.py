@@ -78,8 +78,11 @@ class QuantizedConfig(LevelConfig):
             return ()  # no such model: loading it will raise
         copies = [4, 8]
         if machine.device("auto").type == "cpu":
+            from hierspec.lm.native import library
             from hierspec.lm.quantized import copies_that_pay
 
+            if not library.is_expected():
+                return ()
             in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
             copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
         # To calibrate one takes longer than to measure all that is tried.

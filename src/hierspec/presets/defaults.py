@@ -155,6 +155,7 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     decodes plainly: to check several tokens there may take longer than they save.
     """
     from hierspec.config.checkpoints import can_be_copied, runs_on_own_layers
+    from hierspec.lm.native import library
     from hierspec.lm.quantized import copies_that_pay
 
     model = target.model
@@ -165,7 +166,8 @@ def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     levels: list[dict[str, Any]] = []
     own_bits = _own_bits(target)
     on_cpu = machine.device(target.device).type == "cpu"
-    if on_cpu and can_be_copied(target) and (copies := copies_that_pay(own_bits)):
+    kernels_run = on_cpu and can_be_copied(target) and library.load() is not None
+    if kernels_run and (copies := copies_that_pay(own_bits)):
         below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
         copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
         # That model was released with 4-bit weights.

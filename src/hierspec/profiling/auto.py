@@ -16,6 +16,7 @@ from hierspec.config.checkpoints import Loaded, load_tokenizer, load_tokenizer_o
 from hierspec.config.in_memory import ModelInMemory, fingerprint_of, put_back
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
+from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.candidates import extend_chain
@@ -95,6 +96,7 @@ def choose(
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=SHIPPED_TARGET)
+    expected = library.is_expected()
     candidates = choose_candidates(target.model, names, target.dtype)
     models = [name for name in (target.model, *names) if isinstance(name, ModelInMemory)]
     in_memory = {str(model): model for model in models}
@@ -117,18 +119,25 @@ def choose(
             profile = _cached(path, temperature)  # another process may have measured meanwhile
             if measured_now := profile is None:
                 so_far = _PlanSoFar(path, temperature, report)
-                with so_far.kept():
-                    data = measure(
-                        target,
-                        candidates,
-                        _prompts_for(target.model, chat),
-                        [temperature],
-                        settings,
-                        path=path,
-                        loaded=loaded,
-                        report=so_far.report,
-                        so_far=so_far.update,
-                    )
+                try:
+                    with so_far.kept():
+                        data = measure(
+                            target,
+                            candidates,
+                            _prompts_for(target.model, chat),
+                            [temperature],
+                            settings,
+                            path=path,
+                            loaded=loaded,
+                            report=so_far.report,
+                            so_far=so_far.update,
+                        )
+                except HierspecError:
+                    if not expected or library.is_expected():
+                        raise
+                    # The kernels do not compile here after all, so that other drafts can be tried.
+                    options = {"settings": settings, "report": report}
+                    return choose(target, names, temperature=temperature, chat=chat, **options)
                 profile = from_dict(data, str(path))
                 if busy := busy_message(profile.data.temperatures.values()):
                     warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)

@@ -67,6 +67,18 @@ class Compiler:
         self._jobs: dict[Unit, _Job] = {}
         self._lock = threading.Lock()
 
+    @cached_property
+    def works(self) -> bool:
+        """Whether it compiles anything: an empty library, in a small part of a second."""
+        with (
+            contextlib.suppress(OSError, subprocess.TimeoutExpired),
+            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
+        ):
+            command = [*self._command, "-shared", "-fPIC", "-x", "c", "-", "-o", f"{scratch}/a.so"]
+            done = subprocess.run(command, input=b"", capture_output=True, timeout=_TIMEOUT)
+            return not done.returncode
+        return False
+
     def begin(self, unit: Unit) -> _Job:
         """Start to compile a unit, if that is not begun."""
         with self._lock:

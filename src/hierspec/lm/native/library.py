@@ -125,6 +125,16 @@ def load() -> Library | None:
     return library
 
 
+def is_expected() -> bool:
+    """Return whether :func:`load` will find kernels, as far as is known without waiting for it.
+
+    Where a compiler works, but not on them, this is known once they have been loaded.
+    """
+    if load.cache_info().currsize:
+        return load() is not None
+    return not compiler.is_off() and (found := compiler.find()) is not None and found.works
+
+
 def _load() -> Library | None:
     if (found := compiler.find()) is None:
         return None
