@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 
-from hierspec.lm import poison
 from hierspec.lm.backend import Span
 from hierspec.lm.in_steps import RunsInSteps
 
@@ -49,7 +48,7 @@ class Storage:
 
     def _tensor_like(self, x: torch.Tensor) -> torch.Tensor:
         """Return a tensor for ``capacity`` rows like those of x [1, H_kv, n, d]."""
-        return poison.empty((1, x.shape[1], self.capacity, x.shape[3]), x.dtype, x.device)
+        return x.new_empty(1, x.shape[1], self.capacity, x.shape[3])
 
     def copy_to(self, destination: Storage, length: int) -> None:
         """Copy the first ``length`` positions to another storage."""

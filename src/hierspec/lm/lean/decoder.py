@@ -30,7 +30,6 @@ import torch
 import torch.nn.functional as F
 
 from hierspec.errors import HierspecError
-from hierspec.lm import poison
 from hierspec.lm.backend import LayerParts, Linear, Span
 from hierspec.lm.cudnn import without_cudnn
 from hierspec.lm.in_steps import RunsInSteps
@@ -94,7 +93,7 @@ class LeanBackend(RunsInSteps):
 
     def new_cache(self, capacity: int) -> torch.Tensor:
         shape = (self.num_layers, 1, 2 * self.shape.num_kv_heads, capacity, self.shape.head_dim)
-        return poison.empty(shape, self.attention_dtype, self.device)
+        return torch.empty(shape, dtype=self.attention_dtype, device=self.device)
 
     def copy(self, source: torch.Tensor, destination: torch.Tensor, length: int) -> None:
         destination[:, :, :, :length] = source[:, :, :, :length]

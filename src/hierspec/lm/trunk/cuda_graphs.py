@@ -269,7 +269,6 @@ class CudaGraphTrunk(Trunk):
 
     backend: LeanBackend
     graphs: Graphs
-    poison = 1e4  # finite: columns that a mask leaves out are read with weight 0
 
     def __init__(self, backend: LeanBackend, exits: Sequence[int] = ()) -> None:
         super().__init__(backend, exits)

@@ -9,13 +9,12 @@ Keys and values are the target's own in a segment's layers up to its length: the
 exits read nothing else. Past it they are whatever form of the model has drafted last, layer by
 layer, up to ``drafted``; a form runs what the layers that it attends in lack
 (:mod:`hierspec.lm.trunk.self_draft`). Beyond both, memory is uninitialised or stale, and nobody
-reads it: :mod:`hierspec.lm.poison` makes that visible.
+reads it.
 """
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -25,7 +24,6 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm import poison
 from hierspec.lm.backend import Backend, PositionSwitch, Span, position_switch
 from hierspec.lm.base import Query, Slot, validate_query
 from hierspec.lm.trees import Branches
@@ -107,8 +105,6 @@ class TrunkSlots:
         bounds: the first layer of each segment, and the one after its last.
     """
 
-    poison = math.nan  # what cache without values holds in :mod:`hierspec.lm.poison`'s mode
-
     def __init__(self, backend: Backend, exits: Sequence[int]) -> None:
         self.backend, self.num_segments = backend, len(exits)
         self.bounds = tuple(pairwise((0, *exits)))
@@ -179,8 +175,6 @@ class TrunkSlots:
         state.branches = branches
         rows = [*range(end), *(end + node for node in nodes)][query.first_row :]
         tokens = [*slot.tokens, *branches.tokens]
-        if poison.enabled:
-            self._poison_rest(state)
         return PreparedQuery(state, tokens, query.first_row, 1 + max(rows), rows)
 
     def make_room_for_draft(self, query: Query, count: int) -> None:
@@ -258,8 +252,6 @@ class TrunkSlots:
             if max(state.drafted) > shared:
                 state.drafted = [min(n, shared) for n in state.drafted]
             slot.tokens[shared:] = context.tokens(shared)
-        if poison.enabled:
-            self._poison_rest(state)
         return state
 
     def _keep_branch(self, slot: Slot, state: SlotState, context: Context, end: int) -> None:
@@ -319,15 +311,6 @@ class TrunkSlots:
     def _new_outputs(self, capacity: int) -> list[torch.Tensor]:
         backend, shape = self.backend, (capacity, self.backend.hidden_size)
         return [
-            poison.empty(shape, backend.dtype, backend.device) for _ in range(self.num_segments)
+            torch.empty(shape, dtype=backend.dtype, device=backend.device)
+            for _ in range(self.num_segments)
         ]
-
-    def _poison_rest(self, state: SlotState) -> None:
-        with torch.inference_mode():
-            for (lo, hi), length, output in zip(
-                self.bounds, state.lengths, state.outputs, strict=True
-            ):
-                output[length:] = self.poison
-                for layer in range(lo, hi):
-                    start = max(length, state.drafted[layer])
-                    poison.fill_layer(state.cache, layer, start, self.poison)
