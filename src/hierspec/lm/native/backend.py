@@ -200,16 +200,6 @@ class NativeBackend(LeanBackend):
         self.run(0, 0, [Span(None, 0, len(ids))], [HiddenStates(h)], ids=ids.tolist())
         return h
 
-    def layers(
-        self,
-        h: torch.Tensor,
-        lo: int,
-        hi: int,
-        spans: Sequence[Span],
-        inputs: torch.Tensor | None = None,
-    ) -> torch.Tensor:
-        return self._through(h, lo, hi, spans, None, inputs)
-
     def run_parts(
         self,
         h: torch.Tensor,
@@ -219,25 +209,15 @@ class NativeBackend(LeanBackend):
     ) -> torch.Tensor:
         if not parts:
             return h.clone()
-        return self._through(h, parts[0].layer, parts[-1].layer + 1, spans, parts, inputs)
-
-    def _through(
-        self,
-        h: torch.Tensor,
-        lo: int,
-        hi: int,
-        spans: Sequence[Span],
-        parts: Sequence[LayerParts] | None,
-        attended: torch.Tensor | None,
-    ) -> torch.Tensor:
         h = h.contiguous()
         out, row = torch.empty_like(h), 0
-        inputs, outputs = list[HiddenStates](), list[HiddenStates]()
+        before, after = list[HiddenStates](), list[HiddenStates]()
         for span in spans:
-            inputs.append(HiddenStates(h, span.start - row))
-            outputs.append(HiddenStates(out, span.start - row))
+            before.append(HiddenStates(h, span.start - row))
+            after.append(HiddenStates(out, span.start - row))
             row += span.n
-        self.run(lo, hi, spans, outputs, inputs=inputs, parts=parts, attended=attended)
+        lo, hi = parts[0].layer, parts[-1].layer + 1
+        self.run(lo, hi, spans, after, inputs=before, parts=parts, attended=inputs)
         return out
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
