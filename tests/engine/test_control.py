@@ -150,7 +150,9 @@ def made(tiny_family):
 
 def controllers(root):
     yield JumpingController(root, [[2, 3], [0, 2], [0, 0], [4, 0], [1, 1]])
-    yield OnlineController(root, estimates(), Chain((0, 1, 2), (3, 3)), first_wait=2)
+    online = OnlineController(root, estimates(), Chain((0, 1, 2), (3, 3)))
+    online.first_wait = 2
+    yield online
 
 
 @pytest.mark.parametrize("which", [0, 1])

@@ -122,7 +122,9 @@ def online(root):
     costs = (0.4, 3.0, 11.0)[-num:]
     rates = [[0.0 if j <= i else 0.8 for j in range(num)] for i in range(num)]
     budgets = tuple(node.budget for node in levels_below(root))
-    return OnlineController(root, ideal(costs, rates), Chain((*range(num),), budgets), first_wait=2)
+    controller = OnlineController(root, ideal(costs, rates), Chain((*range(num),), budgets))
+    controller.first_wait = 2
+    return controller
 
 
 @pytest.mark.parametrize(

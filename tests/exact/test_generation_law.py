@@ -34,9 +34,8 @@ def test_controllers(online, prompts):
     root = chain(models("random", 3, seed=8), ["block", "tokenwise"], [1, 1])
     if online:
         known = dataclasses.replace(estimates((1.0, 2.0, 9.0), rates(0.6, 0.8, 0.5)), max_budget=2)
-        controller = OnlineController(
-            root, known, Chain((0, 1, 2), (1, 1)), first_wait=1, longest_wait=2
-        )
+        controller = OnlineController(root, known, Chain((0, 1, 2), (1, 1)))
+        controller.first_wait, controller.longest_wait = 1, 2
     else:
         controller = JumpingController(root, [[1, 1], [0, 2], [1, 0], [0, 0]])
     found = generation_law(generation(root, prompts=prompts, tokens=4, controller=controller))

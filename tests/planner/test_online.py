@@ -37,7 +37,8 @@ def controller():
 def test_the_online_controller_is_lossless(rule):
     root = chain(models("random", 3, seed=8), [rule] * 2, [1, 1])
     known = dataclasses.replace(estimates((1.0, 2.0, 9.0), rates(0.6, 0.8, 0.5)), max_budget=2)
-    online = OnlineController(root, known, Chain((0, 1, 2), (1, 1)), first_wait=1, longest_wait=2)
+    online = OnlineController(root, known, Chain((0, 1, 2), (1, 1)))
+    online.first_wait, online.longest_wait = 1, 2
     met = []
     online_plan = online.plan
 
@@ -91,19 +92,12 @@ def test_plain_where_nothing_can_pay():
         OnlineController(numbered([1]), known, Chain((0, 1, 2), (1, 1)))
     with pytest.raises(ValueError, match="must end with"):
         OnlineController(numbered([1]), known, Chain((0, 1), (1,)))
-    with pytest.raises(ValueError, match="catch_up_ms"):
-        OnlineController(numbered([1]), known, Chain((0, 2), (1,)), catch_up_ms=[1.0, 2.0])
 
 
-def test_reading_the_prompt_counts_against_short_answers(controller):
+def test_reading_the_prompt_counts_against_short_answers():
     """A level that must read a long prompt for a few tokens is not worth it; later it may be."""
-    dear = OnlineController(
-        numbered([4, 6]),
-        estimates(),
-        Chain((0, 1, 2), (4, 6)),
-        catch_up_ms=[0.0, 0.5],
-        loss_budget=3.5,
-    )
+    dear = OnlineController(numbered([4, 6]), estimates(), Chain((0, 1, 2), (4, 6)))
+    dear.catch_up, dear.loss_budget = (0.0, 0.5), 3.5
     short = {
         n.index for n in walk(dear.plan(dear.initial(num_prompt_tokens=2000, max_new_tokens=32)))
     }

@@ -188,27 +188,6 @@ def backend_of(model: CacheUser) -> Backend | None:
 
 
 @runtime_checkable
-class DivisibleBackend(Backend, Protocol):
-    """A backend whose layers can be run without their attention, or without their MLP."""
-
-    def run_parts(
-        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
-    ) -> torch.Tensor:
-        """Run these parts on ``h`` [N, d] and return [N, d]; ``h`` is not modified.
-
-        As :meth:`Backend.layers`. Parts left out add nothing to the hidden states, and a layer
-        without attention writes no keys and values.
-
-        Args:
-            parts: by ascending layer.
-
-        Raises:
-            HierspecError: the architecture's layers cannot be divided like that.
-        """
-        ...
-
-
-@runtime_checkable
 class DraftingBackend(Backend, Protocol):
     """A backend that goes on by itself: with the likeliest token, and with the one after that."""
 
@@ -234,29 +213,4 @@ class DraftingBackend(Backend, Protocol):
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.
         """
-        ...
-
-
-@runtime_checkable
-class RetrievalBackend(Backend, Protocol):
-    """A backend that returns its attention's queries, keys and values.
-
-    Attributes:
-        attends_to_all: whether every layer attends to the whole text.
-    """
-
-    attends_to_all: bool
-
-    def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
-        """Return the rotated queries [H, N, D] of a layer whose input is ``h`` [N, d]."""
-        ...
-
-    def keys_and_values(
-        self, cache: Any, layer: int, length: int
-    ) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return views of a layer's first keys, rotated, and values, [H_kv, length, D] each."""
-        ...
-
-    def capacity(self, cache: Any) -> int:
-        """Return how many tokens a cache has room for."""
         ...

@@ -51,6 +51,9 @@ class LeanBackend(RunsInSteps):
 
     A cache is one tensor [layers, 1, 2 H_kv, capacity, D]: keys, then values.
 
+    Attributes:
+        attends_to_all: whether every layer attends to the whole text.
+
     Args:
         source: the weights, read layer by layer.
         dtype: of the weights: float32, bfloat16, float16 or float64.
@@ -140,16 +143,19 @@ class LeanBackend(RunsInSteps):
         return h
 
     def queries(self, h: torch.Tensor, layer: int, spans: Sequence[Span]) -> torch.Tensor:
+        """Return the rotated queries [H, N, D] of a layer whose input is ``h`` [N, d]."""
         own = self.stack[layer]
         return own.rotate(own.qkv(own.norm(h)), self._rotations_at(spans))[0, : own.heads]
 
     def keys_and_values(
         self, cache: torch.Tensor, layer: int, length: int
     ) -> tuple[torch.Tensor, torch.Tensor]:
+        """Return views of a layer's first keys, rotated, and values, [H_kv, length, D] each."""
         keys, values = cache[layer, 0, :, :length].split(self.shape.num_kv_heads)
         return keys, values
 
     def capacity(self, cache: torch.Tensor) -> int:
+        """Return how many tokens a cache has room for."""
         return cache.shape[3]
 
     def head(self, h: torch.Tensor, unembed: Linear | None = None) -> torch.Tensor:

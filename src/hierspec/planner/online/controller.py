@@ -17,7 +17,6 @@ tokens. No clock is read: the same seed gives the same text.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from hierspec.core.nodes import Verify
@@ -73,27 +72,21 @@ class OnlineController:
         estimates: expected acceptance and costs, of all models in ``chain`` at least.
         chain: which model of ``estimates`` each level is, smallest first, the target last; its
             budgets are among those tried.
+
+    Attributes:
         loss_budget: plain tokens' time that may be lost for good.
-        catch_up_ms: per level below the target, the cost of reading one token that was emitted
-            without it; ``None``: from the estimates.
         first_wait: plain tokens before the first trial; each failed one doubles it, up to
             ``longest_wait``.
+        catch_up: per level below the target, ms to read one token that was emitted without it.
 
     Raises:
         HierspecError: the hierarchy is not a chain, or not that of ``chain``.
     """
 
-    def __init__(
-        self,
-        root: Verify,
-        estimates: Estimates,
-        chain: Chain,
-        *,
-        loss_budget: float = 2.0,
-        catch_up_ms: Sequence[float] | None = None,
-        first_wait: int = 16,
-        longest_wait: int = 64,
-    ) -> None:
+    loss_budget = 2.0
+    first_wait, longest_wait = 16, 64
+
+    def __init__(self, root: Verify, estimates: Estimates, chain: Chain) -> None:
         nodes = levels_below(root)
         if chain.order != "chain" or chain.tail or len(chain.models) != len(nodes) + 1:
             raise HierspecError(
@@ -106,8 +99,6 @@ class OnlineController:
         # Classes are of many texts, easy and hard; here there is one text.
         estimates = replace(estimates, classes=())
         self.estimates, self.models = estimates, chain.models
-        self.loss_budget = loss_budget
-        self.first_wait, self.longest_wait = first_wait, longest_wait
         self.indices = tuple(node.index for node in nodes)
         self.pairs = tuple(
             (i, k)
@@ -123,13 +114,9 @@ class OnlineController:
         worst = [worst_ms(estimates, chain) for chain in self.chains]
         # The account holds what the most expensive plan needs.
         self.max_loss = tuple(ms - estimates.plain_ms for ms in worst)
-        self.max_account = max(_RESERVE * max(self.max_loss), loss_budget * estimates.plain_ms)
-        if catch_up_ms is None:
-            defaults = default_catch_up(estimates)
-            catch_up_ms = [defaults[i] for i in self.models[:-1]]
-        self.catch_up = tuple(catch_up_ms)
-        if len(self.catch_up) != len(nodes):
-            raise HierspecError(f"catch_up_ms needs one number for each of the {len(nodes)} levels")
+        self.max_account = max(_RESERVE * max(self.max_loss), self.loss_budget * estimates.plain_ms)
+        defaults = default_catch_up(estimates)
+        self.catch_up = tuple(defaults[i] for i in self.models[:-1])
         self._price_list = PriceList(estimates, self.chains, self.pairs)
         self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
         short = [n for n, c in enumerate(self.chains) if len(c.models) == 2 and c.budgets[0] <= 2]

@@ -9,10 +9,10 @@ target's keys and values of all text that the target has seen (:mod:`hierspec.lm
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, NamedTuple, cast
+from typing import TYPE_CHECKING, NamedTuple, Protocol, cast, runtime_checkable
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, DivisibleBackend, LayerParts, Span, position_switch
+from hierspec.lm.backend import Backend, LayerParts, Span, position_switch
 from hierspec.lm.in_steps import RunsInSteps
 
 if TYPE_CHECKING:
@@ -34,6 +34,27 @@ class Skip(NamedTuple):
     def whole_layers(layers: Sequence[int]) -> Skip:
         """Return the skip of both parts of these layers."""
         return Skip(tuple(sorted(layers)), tuple(sorted(layers)))
+
+
+@runtime_checkable
+class DivisibleBackend(Backend, Protocol):
+    """A backend whose layers can be run without their attention, or without their MLP."""
+
+    def run_parts(
+        self, h: torch.Tensor, parts: Sequence[LayerParts], spans: Sequence[Span]
+    ) -> torch.Tensor:
+        """Run these parts on ``h`` [N, d] and return [N, d]; ``h`` is not modified.
+
+        As :meth:`Backend.layers`. Parts left out add nothing to the hidden states, and a layer
+        without attention writes no keys and values.
+
+        Args:
+            parts: by ascending layer.
+
+        Raises:
+            HierspecError: the architecture's layers cannot be divided like that.
+        """
+        ...
 
 
 class SkippingBackend(RunsInSteps):

@@ -22,8 +22,9 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Backend, RetrievalBackend, Span
+from hierspec.lm.backend import Backend, Span
 from hierspec.lm.base import Query, Slot, validate_query
+from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import SlotSharingModel, Trunk
 
@@ -105,7 +106,7 @@ class RetrievalModel(SlotSharingModel):
 
     def __init__(self, trunk: Trunk, budget: int, chunk_size: int = 8, refresh: int = 32) -> None:
         self.trunk = trunk
-        self.backend: RetrievalBackend = _validate_retrieval(trunk.backend)
+        self.backend = _validate_retrieval(trunk.backend)
         if chunk_size > budget // 2:
             raise HierspecError(
                 f"a budget of {budget} tokens holds fewer than two chunks of {chunk_size}: raise "
@@ -225,8 +226,8 @@ class RetrievalModel(SlotSharingModel):
         return f"RetrievalModel({self.name!r}, V={self.vocab_size})"
 
 
-def _validate_retrieval(backend: Backend) -> RetrievalBackend:
-    if not isinstance(backend, RetrievalBackend) or not backend.trees:
+def _validate_retrieval(backend: Backend) -> LeanBackend:
+    if not isinstance(backend, LeanBackend):
         raise HierspecError(
             f"retrieval needs the lean backend, which {backend.name} does not run on: remove "
             "backend, or draft with early_exit"
