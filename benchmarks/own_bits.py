@@ -82,11 +82,11 @@ def in_a_table(weight: torch.Tensor, form: Format) -> Codes:
     return Codes(codes.flatten(1), step)
 
 
-def packed(matrix: PackedMatrix, name: str) -> PackedMatrix:
+def packed(backend: Any, matrix: PackedMatrix, name: str) -> PackedMatrix:
     """Return a matrix rounded to a format of files."""
     if FORMATS[name].units and matrix.width % SUPER:
         name = FALLBACKS[name]
-    form, weight = FORMATS[name], matrix.dense()
+    form, weight = FORMATS[name], backend.library.all_rows(matrix)
     if not (form.units or form.table):
         return PackedMatrix.of(weight, name, matrix.bias_of_outputs)
     codes = in_units(weight, form) if form.units else in_a_table(weight, form)
@@ -100,7 +100,7 @@ def replaced(backend: Any, name: str, cache_dtype: torch.dtype = torch.float32) 
     copied.attention_dtype = cache_dtype
     layers = [
         LayerWeights(
-            **{part: packed(matrix, name) for part, matrix in layer.matrices().items()},
+            **{part: packed(backend, matrix, name) for part, matrix in layer.matrices().items()},
             norm=layer.norm,
             mlp_norm=layer.mlp_norm,
             head_norm=layer.head_norm,
@@ -108,8 +108,8 @@ def replaced(backend: Any, name: str, cache_dtype: torch.dtype = torch.float32) 
         for layer in backend._layers.weights
     ]
     tied = backend._embedding is backend._output
-    copied._output = packed(backend._output, name)
-    copied._embedding = copied._output if tied else packed(backend._embedding, name)
+    copied._output = packed(backend, backend._output, name)
+    copied._embedding = copied._output if tied else packed(backend, backend._embedding, name)
     copied._set_layers(layers)
     return copied
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import random
 
 import torch
+from unpacking import dense
 
 from hierspec.lm.backend import HiddenStates, LayerParts, Span
 from hierspec.lm.lean.shape import LlamaShape
@@ -67,18 +68,18 @@ def check_products(kernels: Library, name: str, num_out: int, width: int, seed: 
     """
     generator = torch.Generator().manual_seed(seed)
     matrix = random_matrix(name, num_out, width, generator, bias=seed % 2 == 0)
-    form, dense, most = FORMATS[name], matrix.dense().double(), 50
+    form, weights, most = FORMATS[name], dense(matrix).double(), 50
     x = torch.randn(most, width, generator=generator) * 3
     x[1] = 0.0
     x[2, : width // 2] *= 1e4
     inputs = (x.bfloat16() if name == "BF16" else x).double()
     together = kernels.multiply(matrix, x, 1)
-    expected = inputs @ dense.T
+    expected = inputs @ weights.T
     if matrix.bias_of_outputs is not None:
         expected += matrix.bias_of_outputs.double()
     unit = inputs.abs() if form.is_float else 2e-5 * inputs.abs().amax(1, keepdim=True) + 1e-7
-    limit = 2e-6 * inputs.abs() @ dense.abs().T
-    limit += 0 if form.is_float else unit * dense.abs().sum(1)
+    limit = 2e-6 * inputs.abs() @ weights.abs().T
+    limit += 0 if form.is_float else unit * weights.abs().sum(1)
     worst = ((together.double() - expected).abs() - limit).max()
     if not worst <= 1e-6:
         raise WrongError(f"{name} {num_out} x {width}: off by {worst:.2e}")
@@ -89,7 +90,7 @@ def check_products(kernels: Library, name: str, num_out: int, width: int, seed: 
             if not torch.equal(found, together[first : first + rows]):
                 raise WrongError(f"{name} {num_out} x {width}: other bits in {rows} rows")
     ids = torch.tensor([0, num_out - 1, num_out // 2, 0])
-    if not torch.equal(kernels.rows(matrix, ids), matrix.dense()[ids]):
+    if not torch.equal(kernels.rows(matrix, ids), dense(matrix)[ids]):
         raise WrongError(f"{name} {num_out} x {width}: other weights")
 
 
@@ -377,7 +378,7 @@ class Case:
 
     def reference(self) -> tuple[torch.Tensor, list[torch.Tensor]]:
         """Hidden states and scores side by side, and the caches, in float64."""
-        s, h = self.shape, self.embedding.dense()[self.ids].double()
+        s, h = self.shape, dense(self.embedding)[self.ids].double()
         caches = [span.cache.double() for span in self.spans]
         positions = [p for span in self.spans for p in span.positions]
         rotations = self.rotations[positions].to(torch.complex128)
@@ -393,7 +394,7 @@ class Case:
         def times(x: torch.Tensor, matrix: PackedMatrix) -> torch.Tensor:
             if matrix.format.name == "BF16":
                 x = x.float().bfloat16().double()
-            y = x @ matrix.dense().double().T
+            y = x @ dense(matrix).double().T
             own = matrix.bias_of_outputs
             return y if own is None else y + own.double()
 

@@ -9,6 +9,7 @@ import torch
 from rich.progress import Progress
 from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
+from unpacking import values
 
 from hierspec.errors import HierspecError
 from hierspec.lm.load import load
@@ -16,7 +17,6 @@ from hierspec.lm.native import calibration
 from hierspec.lm.native.backend import COPY_FORMS
 from hierspec.lm.native.calibration import NotCalibratedWarning
 from hierspec.lm.native.formats import FORMATS
-from hierspec.lm.native.gguf_blocks import values
 from hierspec.lm.native.rounding import round_to
 from hierspec.lm.quantized import quantize
 from hierspec.methods.quantized import QuantizedConfig

@@ -11,6 +11,7 @@ import warnings
 import pytest
 import torch
 from tiny_models import save_tiny
+from unpacking import dense
 
 from hierspec.lm.load import load
 from hierspec.lm.native import compiler, library
@@ -125,7 +126,7 @@ def test_what_torch_makes_by_default_is_not_what_c_reads(anew, default_dtype, dt
         found = kernels.multiply(again, x, 1)
         assert found.dtype == torch.float32
         assert torch.equal(found, expected)
-        assert torch.equal(kernels.rows(again, torch.arange(3, device="cpu")), matrix.dense()[:3])
+        assert torch.equal(kernels.rows(again, torch.arange(3, device="cpu")), dense(matrix)[:3])
 
 
 @needs_compiler

@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 import torch
 from kernel_cases import ROUNDED, check_products, shapes_of
+from unpacking import dense, values
 
 from hierspec.lm.native import library, matrices
 from hierspec.lm.native.formats import FORMATS, SUPER
-from hierspec.lm.native.gguf_blocks import DECODERS, decode, values
+from hierspec.lm.native.gguf_blocks import DECODERS, decode
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes
 from hierspec.lm.native.rounding import round_to
 
@@ -43,7 +44,7 @@ def test_blocks_mean_what_the_reference_reads(name):
     assert torch.equal(values(FORMATS[name], parts), expected)
     form = FORMATS[name]
     packed = PackedMatrix(form, 21, 2 * SUPER, pack_codes(parts, form))
-    assert torch.equal(packed.dense(), expected)
+    assert torch.equal(dense(packed), expected)
     # What a weight takes: of a file's bits at most a twentieth more, for whole bytes of scales.
     bits = 8 * packed.num_bytes / (32 * 2 * SUPER)  # 32 outputs with the padded ones
     assert bits == form.bits_per_weight <= 1.06 * 8 * raw.size / expected.numel()
@@ -65,7 +66,7 @@ def test_rounding_errs_by_half_a_step(name, width):
     form = FORMATS[name]
     weight = torch.linspace(-1, 2, 5 * width).view(5, width).mul(7).sin()
     weight[1], weight[2] = 0.0, 0.25  # no range
-    found = PackedMatrix.of(weight, name).dense()
+    found = dense(PackedMatrix.of(weight, name))
     if form.is_float:
         assert torch.equal(found, weight.to(form.dtype).float())
         return
@@ -95,5 +96,5 @@ def test_matrices_lie_behind_one_another_as_long_as_one_is_left(monkeypatch):
     assert kept[1].panels.data_ptr() == kept[0].panels.data_ptr() + kept[0].panels.nbytes
     while kept:
         assert chunk() is not None
-        assert torch.equal(kept.pop(0).dense(), weights.pop(0))
+        assert torch.equal(dense(kept.pop(0)), weights.pop(0))
     assert chunk() is None

@@ -85,7 +85,7 @@ class _Calibration:
         self, backend: NativeBackend, form: Format, progress: Progress, kept: KeptPanels
     ) -> None:
         self._form, self._kept, self._moments = form, kept, _moments(backend, progress)
-        self._num_read = 0  # layers
+        self._library, self._num_read = backend.library, 0  # layers
         self._of_inputs: list[torch.Tensor] = []  # of the last of these
         self._made: dict[str, PackedMatrix] = {}
 
@@ -110,7 +110,7 @@ class _Calibration:
             moments = self._of_inputs[number]
             if not moments.isfinite().all():
                 raise _NoNumbersError
-            together = torch.cat([matrix.dense() for matrix in matrices.values()])
+            together = torch.cat([self._library.all_rows(one) for one in matrices.values()])
             codes, start = round_to(together, self._form, moments), 0
             for own, matrix in matrices.items():
                 rows = slice(start, start := start + matrix.num_out)

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import torch
 
-from .formats import FORMATS, GROUP, SUPER, Format
+from .formats import FORMATS
 
 
 class Codes(NamedTuple):
@@ -161,25 +161,6 @@ DECODERS: dict[str, tuple[int, Callable[[torch.Tensor], Codes]]] = {
     "IQ4_NL": (18, _simple),
     "MXFP4": (17, _mxfp4),
 }
-
-
-def values(form: Format, parts: Codes) -> torch.Tensor:
-    """Return the weights that codes stand for, float32 [out, in]."""
-    codes, steps = parts.codes, parts.steps.float()
-    size, lowest = GROUP // form.num_steps, parts.lowest
-    if parts.units is not None:
-        each = SUPER // size
-        steps = steps * parts.units.float().repeat_interleave(each, 1)
-        if lowest is not None and parts.lowest_units is not None:
-            lowest = -lowest.float() * parts.lowest_units.float().repeat_interleave(each, 1)
-    numbers = codes.float()
-    if form.table:
-        numbers = torch.tensor(form.table, dtype=torch.float32, device="cpu")[codes.long()]
-    width = codes.size(1)
-    spread = steps.repeat_interleave(size, 1)[:, :width]
-    if lowest is None:
-        return (numbers - form.zero) * spread
-    return numbers * spread + lowest.float().repeat_interleave(size, 1)[:, :width]
 
 
 assert set(DECODERS) <= set(FORMATS)

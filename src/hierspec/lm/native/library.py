@@ -25,6 +25,7 @@ from .formats import FORMATS
 from .matrices import MatrixStruct, PackedMatrix
 
 _lock = threading.Lock()
+_ROUNDING = 0.01  # at most, of weights from -1 to 1 in the formats that are tried
 
 
 class Library:
@@ -86,6 +87,10 @@ class Library:
         rows = self.format(matrix.format.name).hierspec_rows
         rows(struct, ids.data_ptr(), len(ids), out.data_ptr())
         return out
+
+    def all_rows(self, matrix: PackedMatrix) -> torch.Tensor:
+        """Return the weights that products are computed with, float32 [out, in]."""
+        return self.rows(matrix, torch.arange(matrix.num_out, device="cpu"))
 
     def prepare(self, form: str) -> None:
         """Start to compile the products of a format, which are needed soon."""
@@ -163,8 +168,10 @@ def _computes_correctly(library: Library) -> bool:
     try:
         for name, tolerance in compiler.TRIED.items():
             matrix = PackedMatrix.of(weight, name)
-            found = library.multiply(matrix, x, 1)
-            if not torch.allclose(found, x @ matrix.dense().T, atol=tolerance):
+            rounded, found = library.all_rows(matrix), library.multiply(matrix, x, 1)
+            if not torch.allclose(rounded, weight, atol=_ROUNDING):
+                return False
+            if not torch.allclose(found, x @ rounded.T, atol=tolerance):
                 return False
     except (HierspecError, MemoryError):
         return False

@@ -9,6 +9,7 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import Structure, c_int64, c_void_p
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -16,8 +17,11 @@ import torch.nn.functional as F
 from hierspec.lm.weights import Stored
 
 from .formats import FORMATS, GROUP, SUPER, Format
-from .gguf_blocks import DECODERS, Codes, decode, values
+from .gguf_blocks import DECODERS, Codes, decode
 from .rounding import round_to
+
+if TYPE_CHECKING:
+    from .library import Library
 
 PANEL = 16  # outputs side by side, as in matrix.h
 _QUADS = GROUP // 4
@@ -129,14 +133,16 @@ class PackedMatrix:
         assert panels is not None
         return cls(form, num_out, width, panels, bias)
 
-    def in_fewer_bits(self, form: str) -> PackedMatrix:
+    def in_fewer_bits(self, form: str, library: Library) -> PackedMatrix:
         """Return the matrix rounded to ``form``; itself if it takes no more bits as it is."""
         fewer = FORMATS[form]
         if self.format.bits_per_weight <= fewer.bits_per_weight:
             return self
 
-        shape, bias = (self.num_out, self.width), self.bias_of_outputs
-        return self._packed(fewer, *shape, lambda lo, hi: _pack(self.dense(lo, hi), fewer), bias)
+        def pack(lo: int, hi: int) -> torch.Tensor:
+            return _pack(library.rows(self, torch.arange(lo, hi, device="cpu")), fewer)
+
+        return self._packed(fewer, self.num_out, self.width, pack, self.bias_of_outputs)
 
     def with_panels(self, form: Format, panels: torch.Tensor) -> PackedMatrix:
         """Return a matrix of other numbers, uint8 [panels, bytes], with this one's bias."""
@@ -156,23 +162,6 @@ class PackedMatrix:
     @property
     def num_weights(self) -> int:
         return self.num_out * self.width
-
-    def dense(self, lo: int = 0, hi: int | None = None) -> torch.Tensor:
-        """Return the weights that products are computed with, float32 [out, in].
-
-        Args:
-            lo, hi: of outputs lo … hi − 1 alone; ``lo`` is a multiple of 16.
-        """
-        hi = self.num_out if hi is None else hi
-        panels = self.panels[lo // PANEL : -(-hi // PANEL)]
-        if self.format.is_float:
-            numbers = panels.view(self.format.dtype).view(len(panels), -1, PANEL)
-            if self.format.name == "BF16":  # pairs of inputs lie side by side
-                numbers = numbers.reshape(len(numbers), -1, PANEL, 2).transpose(2, 3).flatten(1, 2)
-            dense = numbers.transpose(1, 2).flatten(0, 1)
-        else:
-            dense = values(self.format, unpack_codes(panels, self.format, self.width))
-        return dense[: hi - lo, : self.width].float()
 
     def struct(self, multiply: int, rows: int) -> MatrixStruct:
         """Return the matrix as C takes it, pointing to this object's memory.
@@ -235,10 +224,6 @@ def _in_panels(rows: torch.Tensor) -> torch.Tensor:
     return padded.view(-1, PANEL, padded.size(1)).transpose(1, 2).contiguous()
 
 
-def _from_panels(scales: torch.Tensor) -> torch.Tensor:
-    return scales.transpose(1, 2).flatten(0, 1)
-
-
 def _merge_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
     """Return codes [panels, groups, quads, 64] of so many bits, 8 / bits quads in a byte."""
     if bits == 1:  # all of a quad side by side
@@ -249,15 +234,6 @@ def _merge_bits(codes: torch.Tensor, bits: int) -> torch.Tensor:
     for i in range(1, each):
         merged |= codes[:, :, i::each] << i * bits
     return merged
-
-
-def _split_bits(merged: torch.Tensor, bits: int) -> torch.Tensor:
-    if bits == 1:
-        return (merged[..., None] >> torch.arange(8, dtype=torch.uint8, device="cpu") & 1).flatten(
-            -2
-        )
-    shifts = torch.arange(0, 8, bits, dtype=torch.uint8, device="cpu")[:, None]
-    return (merged[:, :, :, None] >> shifts & (1 << bits) - 1).flatten(2, 3)
 
 
 def pack_codes(parts: Codes, form: Format) -> torch.Tensor:
@@ -293,44 +269,3 @@ def pack_codes(parts: Codes, form: Format) -> torch.Tensor:
     units = [parts.units, *([] if parts.lowest_units is None else [parts.lowest_units])]
     heads = torch.cat([_in_panels(x).view(torch.uint8) for x in units], 2)
     return torch.cat((heads, blocks.view(*heads.shape[:2], -1)), 2).flatten(1)
-
-
-def unpack_codes(panels: torch.Tensor, form: Format, width: int) -> Codes:
-    """Undo :func:`pack_codes`, but for the padding of outputs."""
-    num, groups = len(panels), -(-width // GROUP)
-    units: list[torch.Tensor | None] = [None, None]
-    if form.units:
-        heads = (4 if form.lowest else 2) * PANEL
-        supers = panels.view(num, width // SUPER, -1)
-        halves = supers[:, :, :heads].contiguous().view(torch.float16).unflatten(2, (-1, PANEL))
-        for i in range(halves.size(2)):
-            units[i] = _from_panels(halves[:, :, i])
-        panels = supers[:, :, heads:].contiguous()
-    blocks = panels.view(num, groups, -1)
-    num_scales = 2 * PANEL if form.units or not form.lowest else 4 * PANEL
-    scales, codes = blocks.split([num_scales, blocks.size(2) - num_scales], 2)
-    num_low = form.low * GROUP * PANEL // 8
-    low = codes[:, :, :num_low].unflatten(2, (-1, 4 * PANEL))
-    found = _split_bits(low, form.low) if form.low < 8 else low
-    if form.high:
-        high = codes[:, :, num_low:].unflatten(2, (_QUADS if form.high == 1 else 2, -1))
-        found = found | _split_bits(high, form.high) << form.low
-    found = found.unflatten(3, (PANEL, 4)).permute(0, 3, 1, 2, 4).reshape(num * PANEL, -1)
-    lowest = None
-    if not form.units:
-        kind = torch.bfloat16 if form.name == "MXFP4" else torch.float16
-        numbers = scales.contiguous().view(kind).unflatten(2, (-1, PANEL))
-        steps = _from_panels(numbers[:, :, 0])
-        if form.lowest:
-            lowest = _from_panels(numbers[:, :, 1])
-    else:
-        numbers = scales.unflatten(2, (2, PANEL))
-        if form.num_steps == 1:  # a step and a lowest value
-            steps, lowest = (_from_panels(numbers[:, :, i]) for i in (0, 1))
-        else:
-            steps = _from_panels(numbers.flatten(1, 2))
-            if form.lowest:
-                steps, lowest = steps & 15, steps >> 4
-            else:
-                steps = steps.contiguous().view(torch.int8)
-    return Codes(found[:, : groups * GROUP], steps, lowest, *units)
