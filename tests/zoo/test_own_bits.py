@@ -154,13 +154,13 @@ def test_copies_of_a_dequantized_file_keep_its_numbers(tmp_path, kind, dtype):
     assert not copied.own_bits
     for ours, theirs in zip(copied._layers.weights, own._layers.weights, strict=True):
         for name, matrix in theirs.matrices().items():
-            fewer = matrix.in_fewer_bits("Q5_1", own.library)
+            fewer = matrix.in_fewer_bits("Q5_1", own.library.rows)
             assert fewer is matrix
             assert torch.equal(ours.matrices()[name].panels, fewer.panels)
     assert copied._output.format.name == kind
     assert (scores(copied).argmax(1) == scores(own).argmax(1)).double().mean() >= 0.95
     rounded = quantize(load(source, dtype), 4)._layers.weights[0].up
-    expected = own._layers.weights[0].up.in_fewer_bits("Q4_1", own.library)
+    expected = own._layers.weights[0].up.in_fewer_bits("Q4_1", own.library.rows)
     assert torch.equal(rounded.panels, expected.panels)
 
 

@@ -304,7 +304,7 @@ class NativeBackend(LeanBackend):
         if matrix.format.bits_per_weight <= FORMATS[form].bits_per_weight:
             return matrix
         self.library.prepare(form)
-        pack = partial(matrix.in_fewer_bits, form, self.library)
+        pack = partial(matrix.in_fewer_bits, form, self.library.rows)
         return kept.matrix(f"{name} {form}", matrix.bias_of_outputs, pack)
 
     def _output_in_fewer_bits(self) -> tuple[PackedMatrix, PackedMatrix | None]:

@@ -9,7 +9,6 @@ import weakref
 from collections.abc import Callable
 from contextlib import suppress
 from ctypes import Structure, c_int64, c_void_p
-from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
@@ -19,9 +18,6 @@ from hierspec.lm.weights import Stored
 from .formats import FORMATS, GROUP, SUPER, Format
 from .gguf_blocks import DECODERS, Codes, decode
 from .rounding import round_to
-
-if TYPE_CHECKING:
-    from .library import Library
 
 PANEL = 16  # outputs side by side, as in matrix.h
 _QUADS = GROUP // 4
@@ -133,14 +129,20 @@ class PackedMatrix:
         assert panels is not None
         return cls(form, num_out, width, panels, bias)
 
-    def in_fewer_bits(self, form: str, library: Library) -> PackedMatrix:
-        """Return the matrix rounded to ``form``; itself if it takes no more bits as it is."""
+    def in_fewer_bits(
+        self, form: str, read: Callable[[PackedMatrix, torch.Tensor], torch.Tensor]
+    ) -> PackedMatrix:
+        """Return the matrix rounded to ``form``; itself if it takes no more bits as it is.
+
+        Args:
+            read: :meth:`.library.Library.rows`.
+        """
         fewer = FORMATS[form]
         if self.format.bits_per_weight <= fewer.bits_per_weight:
             return self
 
         def pack(lo: int, hi: int) -> torch.Tensor:
-            return _pack(library.rows(self, torch.arange(lo, hi, device="cpu")), fewer)
+            return _pack(read(self, torch.arange(lo, hi, device="cpu")), fewer)
 
         return self._packed(fewer, self.num_out, self.width, pack, self.bias_of_outputs)
 
