@@ -111,7 +111,7 @@ def train(
     tokens: Annotated[int, typer.Option(min=1, help="Most tokens of text to use.")] = 131_072,
     lr: Annotated[
         float | None,
-        typer.Option("--lr", help="Learning rate after the warm-up; default: 2e-4, eagle3 1e-3."),
+        typer.Option("--lr", help="Learning rate after the warm-up; default: 2e-4, eagle3 2e-3."),
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Windows of text in a batch.")] = 2,
     width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,

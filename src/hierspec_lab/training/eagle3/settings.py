@@ -16,7 +16,8 @@ class Eagle3Settings:
         draft_vocab: D, the size of its vocabulary: the D most frequent tokens of the texts.
         feature_layers: after which layers of the target; default: 2, n/2 and n − 3.
         intermediate: width of its MLP; default: the target's.
-        depth: how many steps are unrolled at most; every batch draws a number from 1 to this.
+        depth: how many steps are unrolled at most: one in the first tenth of the training, then a
+            number that every batch draws from 1 to this.
         decay: the weight of a step's loss, relative to the step before.
         minutes: of training; takes precedence over ``steps``, and these over ``epochs``.
         batch: positions in a batch, padding included.
@@ -31,11 +32,11 @@ class Eagle3Settings:
     intermediate: int | None = None
     depth: int = 5
     decay: float = 0.9
-    learning_rate: float = 1e-3
+    learning_rate: float = 2e-3
     minutes: float | None = None
     epochs: float = 2
     steps: int | None = None
-    batch: int = 768
+    batch: int = 320
     longest: int = 768
     store_gib: float = 8
     watch_steps: int = 0

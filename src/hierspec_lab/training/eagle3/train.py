@@ -54,6 +54,9 @@ from .unroll import unroll
 _WATCH_TOKENS = 16_384  # of new texts, added at a time
 _REPORT_EVERY = 25  # steps
 _TRAINING_START = 0.2  # share of all work, roughly, that features take
+# Share of the training in which drafts have one step: until that one is learnt, later ones read
+# outputs that say nothing, and what they pull at keeps it from being learnt.
+_ONE_STEP_SHARE = 0.1
 
 
 def train(
@@ -108,7 +111,7 @@ def train(
         shutil.rmtree(folder)
     report_progress("loading the model", 0.0)
     source, tokenizer = load_weights_and_tokenizer(target)
-    backend: Any = load(source, torch.float32, backend="lean")
+    backend: Any = load(source, torch.bfloat16, backend="lean")
     initial = None if start_from is None else read_network(trained.locate(str(start_from)))
     config = start.config_for(source.config, settings) if initial is None else initial.config
     layers = config.feature_layers_for(backend.num_layers)
@@ -236,7 +239,7 @@ Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] â†
 def teacher(backend: Any, network: Eagle3Network, unembed: torch.Tensor) -> Teacher:
     """Return the target's own head over the draft vocabulary; ``unembed`` is its matrix [V, d]."""
     rows = unembed[network.scored_ids]
-    return lambda last: backend.head(last, lambda x: F.linear(x.float(), rows))
+    return lambda last: backend.head(last.to(backend.dtype), lambda x: F.linear(x.float(), rows))
 
 
 def _objective(
@@ -258,8 +261,10 @@ def _objective(
             write(step.number)
             last_write = time.monotonic()
         batch = batches.read(batches.passes.texts_at(step.number))
-        depth = 1 + int(torch.randint(settings.depth, (), generator=step.generator))
-        losses, distance = draft_losses(network, target, batch, depth)
+        most = 1 if step.progress < _ONE_STEP_SHARE else settings.depth
+        depth = 1 + int(torch.randint(most, (), generator=step.generator))
+        with torch.autocast("cpu", torch.bfloat16):
+            losses, distance = draft_losses(network, target, batch, depth)
         total = torch.stack([settings.decay**j * loss for j, loss in enumerate(losses)]).sum()
         parts = {f"loss@{j}": loss.detach() for j, loss in enumerate(losses)}
         if step.number % _REPORT_EVERY == 0:
@@ -277,13 +282,13 @@ def draft_losses(
     """Return the loss of each step of a draft, and the first step's total variation: row means."""
     with torch.no_grad():
         in_loss = batch.is_predicted.flatten() & network.t2d[batch.targets.flatten()]
-        probs = target(batch.last.flatten(0, 1)[in_loss]).softmax(-1)
+        probs = target(batch.last.flatten(0, 1)[in_loss]).float().softmax(-1)
         index_of_row = torch.zeros(len(in_loss), dtype=torch.int64)
         index_of_row[in_loss] = torch.arange(len(probs))
     losses, distances = [], []
     for rows, scores in unroll(network, batch.features, batch.embedded, batch.is_predicted, depth):
         mask = in_loss[rows]
-        log_q = F.log_softmax(scores[mask], -1)
+        log_q = F.log_softmax(scores[mask].float(), -1)
         p = probs[index_of_row[rows[mask]]]
         losses.append(-(p * log_q).sum() / mask.sum().clamp(min=1))
         distances.append(total_variation(p, log_q.detach().exp()).mean())

@@ -47,7 +47,8 @@ def unroll(
     batch, length, _ = embedded.shape
     angles = rotations(network.config.llama, length)[:, None]
     cos, sin = angles.real, angles.imag  # [T, 1, S / 2] of every position
-    hidden = network.fc(features)  # [B, T, d]
+    # [B, T, d]; where products are made in bfloat16, the residual stream is not.
+    hidden = network.fc(features).to(embedded.dtype)
     q, k, v = _qkv(network, embedded, hidden)
     first = (_rotate(k, cos, sin), v)
     later: list[tuple[Tensor, Tensor]] = []
