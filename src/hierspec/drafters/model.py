@@ -5,7 +5,8 @@ grammars and processors read tokens on the host). A window that reads the tokens
 a few at once, and the uniforms of those beyond a stop are discarded. A leaf that could draft so
 discards them in the host loop as well, since which loop runs depends on other sequences.
 
-On a CPU the kernels draft like that where nothing is drawn and no window reads the tokens.
+On a CPU the kernels draft like that, for requests that draw by a temperature alone, where no window
+reads the tokens. Which requests do depends on nothing beside them, since torch rounds otherwise.
 """
 
 from __future__ import annotations
@@ -97,28 +98,43 @@ class ModelDrafter:
             self.device_model = model if isinstance(model, DeviceModel) else None
         else:
             self.stepwise_model = model if isinstance(model, StepwiseModel) else None
-        self.greedy_model = self.device_model  # what makes greedy drafts by itself
+        self.kernels_model = None  # what drafts in one call of the kernels
         if drafts_in_one_call(model) and node.window.signal is None:
-            self.greedy_model = model if isinstance(model, DeviceModel) else None
+            self.kernels_model = model if isinstance(model, DeviceModel) else None
         self.forwards, self.seconds = 0, 0.0
 
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
         drafts = [GrowingDraft(call) for call in calls]
+        groups: dict[Sampler | None, list[GrowingDraft]] = {}
+        for draft in drafts:
+            groups.setdefault(self._kernels_sampler(draft), []).append(draft)
+        for sampler, group in groups.items():
+            if self.kernels_model is None or sampler is None:
+                self._grow_together(group)
+            else:
+                self.grow_on_device(self.kernels_model, group, sampler)
+        proposals = [draft.proposal(self.node.index) for draft in drafts]
+        return Drafts(proposals, self.forwards, self.seconds)
+
+    def _kernels_sampler(self, draft: GrowingDraft) -> Sampler | None:
+        """Return the sampler with which the kernels make a draft; ``None`` where they cannot."""
+        sampler = None if self.kernels_model is None else shared_sampler([draft.call.job])
+        return None if sampler is None or not sampler.is_plain else sampler
+
+    def _grow_together(self, drafts: Sequence[GrowingDraft]) -> None:
         sampler = None
         if self.device_model is not None or self.stepwise_model is not None:
-            sampler = shared_sampler([call.job for call in calls])
+            sampler = shared_sampler([draft.call.job for draft in drafts])
         if sampler is None or (sampler.races and self.device_model is None):
             self.grow(drafts, self.scoring_step(drafts))
-        elif (model := self.greedy_model if sampler.greedy else self.device_model) is not None:
-            self.grow_on_device(model, drafts, sampler)
+        elif self.device_model is not None:
+            self.grow_on_device(self.device_model, drafts, sampler)
         else:
             assert self.stepwise_model is not None
             # Rows that nobody edits need no version counters.
             with torch.inference_mode():
                 self.grow(drafts, self.stepwise_step(self.stepwise_model, drafts, sampler))
-        proposals = [draft.proposal(self.node.index) for draft in drafts]
-        return Drafts(proposals, self.forwards, self.seconds)
 
     def grow(self, drafts: Sequence[GrowingDraft], step: Step) -> None:
         """Extend drafts on the host, token by token, each up to its own limit or window's stop."""

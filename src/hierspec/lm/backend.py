@@ -13,7 +13,10 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 if TYPE_CHECKING:
     import torch
 
-    from .base import CacheUser
+    from hierspec.core.distributions import Uniforms
+    from hierspec.sampling.sampler import Sampler
+
+    from .base import CacheUser, SampledDraft
     from .trees import Branches
 
 Linear = Callable[["torch.Tensor"], "torch.Tensor"]  # [N, in] → [N, out]
@@ -189,7 +192,7 @@ def backend_of(model: CacheUser) -> Backend | None:
 
 @runtime_checkable
 class DraftingBackend(Backend, Protocol):
-    """A backend that goes on by itself: with the likeliest token, and with the one after that."""
+    """A backend that goes on by itself: with a token picked by its scores, and the one after."""
 
     def draft(
         self,
@@ -198,17 +201,19 @@ class DraftingBackend(Backend, Protocol):
         outputs: Sequence[HiddenStates],
         ids: Sequence[int],
         counts: Sequence[int],
-        num_ids: int,
-    ) -> list[list[int]]:
-        """Return the ``counts[b]`` ≥ 1 likeliest tokens after span b, each given those before it.
+        sampler: Sampler,
+        uniforms: Sequence[Uniforms],
+    ) -> list[SampledDraft]:
+        """Return ``counts[b]`` ≥ 1 tokens after span b, each picked given those before it.
 
         Layers 0 … hi − 1 are run on ``ids``, and on all tokens drafted but the last ones, as by
-        :meth:`Backend.run`; of equal scores the one with the lower id is taken.
+        :meth:`Backend.run`; of equal scores a greedy sampler takes the lower id.
 
         Args:
             spans: without branches, in caches with room for the drafts.
             outputs: of each span, where its rows and those of the drafted tokens are written.
-            num_ids: no id from there on is taken.
+            sampler: one that :attr:`~hierspec.sampling.sampler.Sampler.is_plain`.
+            uniforms: for each span as many as its count; unread where greedy.
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.

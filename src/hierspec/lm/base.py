@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import Distributions, OneHotDistributions, Uniforms
+from hierspec.core.distributions import Distributions, Uniforms
 from hierspec.core.nodes import Draft, LevelNode, Node, Verify
 from hierspec.errors import HierspecError
 from hierspec.sampling.sampler import Sampler
@@ -258,7 +258,7 @@ def scores_part(model: CacheUser) -> bool:
 
 
 def drafts_in_one_call(model: CacheUser) -> bool:
-    """Return whether a model without recorded calls drafts greedily as a :class:`DeviceModel`.
+    """Return whether a model without recorded calls drafts as a :class:`DeviceModel`, too.
 
     A model that does says so by its attribute ``drafts_in_one_call``.
     """
@@ -298,13 +298,6 @@ class DeviceDrafts(NamedTuple):
     calls: int
     signals: list[list[float]] | None = None
 
-    @staticmethod
-    def greedy(tokens: list[list[int]]) -> DeviceDrafts:
-        """Return drafts of the likeliest tokens, made side by side."""
-        return DeviceDrafts(
-            tokens, [OneHotDistributions(tuple(own)) for own in tokens], max(map(len, tokens))
-        )
-
 
 SampledDraft = tuple[list[int], Distributions]  # tokens, and what each was drawn from
 
@@ -340,7 +333,7 @@ class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
     It does so where it has :attr:`LanguageModel.graphs`, for requests that share one sampler; and
-    where it :func:`drafts_in_one_call`, for greedy requests without a signal.
+    where it :func:`drafts_in_one_call`, for those whose sampler is plain, without a signal.
     """
 
     def draft(

@@ -7,6 +7,7 @@ import random
 import torch
 from unpacking import dense
 
+from hierspec.core.distributions import draw
 from hierspec.lm.backend import HiddenStates, LayerParts, Span
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.native.formats import FORMATS, GROUP, SUPER
@@ -228,7 +229,8 @@ class Case:
         """Draft after its texts in one call, and then token by token; return how many calls.
 
         Raises:
-            WrongError: drafts, hidden states or caches differ in a bit.
+            WrongError: drafts, hidden states or caches differ in a bit; or probabilities by more
+                than float32 rounds them.
         """
         if self.inputs is not None:
             return 0
@@ -264,9 +266,11 @@ class Case:
                 drafting=drafting,
             )
 
-        drafting, at, calls = Drafting(counts, num_choices, names), 0, 1
+        temperature = choose.choice((0.0, 0.3, 1.0, 2.5))
+        uniforms = [[choose.random() for _ in range(count)] for count in counts]
+        drafting, at, calls = Drafting(counts, num_choices, names, temperature, uniforms), 0, 1
         run(spans, hidden, self.ids, drafting)
-        for span, states, found in zip(spans, hidden, drafting.tokens, strict=True):
+        for i, (span, states, found) in enumerate(zip(spans, hidden, drafting.tokens, strict=True)):
             own = span._replace(cache=torch.full_like(span.cache, torch.nan))
             own.cache[..., : span.start, :] = span.cache[..., : span.start, :]
             ids, expected, rows = self.ids[at : at + span.n], list[int](), list[torch.Tensor]()
@@ -276,7 +280,10 @@ class Case:
                 scores = run([own], [h], ids, None)
                 calls += 1
                 rows.append(h)
-                best = int(scores[0, :num_choices].numpy().argmax())
+                if temperature:
+                    best = self._drawn(drafting, i, len(expected), scores[0, :num_choices])
+                else:
+                    best = int(scores[0, :num_choices].numpy().argmax())
                 expected.append(best if names is None else int(names[best]))
                 ids, own = expected[-1:], own._replace(start=own.start + own.n, n=1)
             if list(found) != expected:
@@ -285,6 +292,16 @@ class Case:
             if not all(torch.equal(a.nan_to_num(7.0), b.nan_to_num(7.0)) for a, b in pairs):
                 raise WrongError(f"{self}: drafts leave other bits than token by token")
         return calls
+
+    def _drawn(self, drafting: Drafting, draft: int, step: int, scores: torch.Tensor) -> int:
+        """Return the output that a draft must have drawn at a step, from its own probabilities."""
+        probs = drafting.probs[draft][step : step + 1]
+        expected = (scores.double() / drafting.temperature).softmax(0)
+        if not torch.allclose(probs[0].double(), expected, rtol=1e-5, atol=1e-37):
+            worst = float((probs[0] / expected - 1).abs().max())
+            raise WrongError(f"{self}: probabilities {worst:.1e} beside float64's")
+        (output,) = draw(probs, [drafting.uniforms[draft][step]])
+        return output
 
     def check(self, kernels: Library, alone: bool = True) -> int:
         """Run it; return how many calls that took.

@@ -192,6 +192,9 @@ class Apart(Library):
             data[span.output] = -(span.count + drafted) * size
             if span.num_drafted:
                 data[span.draft] = -8 * span.num_drafted
+            if span.probs:
+                data[span.uniforms] = 8 * span.num_drafted
+                data[span.probs] = -4 * own.num_choices * span.num_drafted
             if span.input:
                 data[span.input] = span.count * size
             if span.tree:

@@ -14,6 +14,10 @@ from tiny_models import save_tiny
 
 from hierspec import HierspecError
 from hierspec.core.context import Context
+from hierspec.core.distributions import draw
+from hierspec.engine.generation import Generation
+from hierspec.engine.request import Request
+from hierspec.engine.stopping import StopConditions
 from hierspec.lm.base import Query, drafts_in_one_call
 from hierspec.lm.load import load
 from hierspec.lm.native import library
@@ -21,11 +25,14 @@ from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 
 pytestmark = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 
 GREEDY = Sampler(vocab_size=90, temperature=0.0)  # of a target whose vocabulary is smaller
+DRAWN = replace(GREEDY, temperature=1.3)
+ROUNDED = 1e-5  # relative: e^x of an x down to −87 that is rounded to float32
 FORMS = {"whole": None, "exit": 1, "8 bits": 8, "5 bits": 5, "4 bits": 4}
 
 
@@ -78,8 +85,12 @@ def assert_same(one, other):
 
 
 @pytest.mark.parametrize("form", FORMS)
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16], ids=str)
-def test_drafts_are_those_of_single_steps(path, dtype, form):
+@pytest.mark.parametrize(
+    ("dtype", "sampler"),
+    [(torch.float32, GREEDY), (torch.bfloat16, GREEDY), (torch.bfloat16, DRAWN)],
+    ids=str,
+)
+def test_drafts_are_those_of_single_steps(path, dtype, form, sampler):
     """Some texts side by side, drafted on, checked by the target, and rewound in between."""
     rng, backend = random.Random(form), load(str(path), dtype)
     (model, target), (slow, slow_target) = (model_of(backend, form, 24) for _ in range(2))
@@ -97,12 +108,16 @@ def test_drafts_are_those_of_single_steps(path, dtype, form):
                 for i, context in zip(some, contexts, strict=True)
             ]
 
-        found = model.draft(queries(0), counts, GREEDY, [()] * len(some))
+        uniforms = [[rng.random() for _ in range(n)] for n in counts]
+        found = model.draft(queries(0), counts, sampler, uniforms)
         with torch.inference_mode():
             scores, after = slow.score_stepwise(queries(1), counts)
-            expected = drafted(scores, after, counts, GREEDY, ())
+            expected = drafted(scores, after, counts, sampler, uniforms)
         assert (found.tokens, found.calls) == (expected.tokens, expected.calls)
-        assert [[*row.ids] for row in found.distributions] == found.tokens
+        if sampler.greedy:
+            assert [[*row.ids] for row in found.distributions] == found.tokens
+        for rows, others in zip(found.distributions, expected.distributions, strict=True):
+            torch.testing.assert_close(rows.dense(90), others.dense(90), rtol=ROUNDED, atol=0.0)
         for i in some:
             assert_same(*slots[i])
         for i, draft in zip(some, found.tokens, strict=True):
@@ -141,8 +156,50 @@ def test_of_equal_scores_the_lowest_id_is_taken(tmp_path, part, num_ids):
     assert set(found) <= set(range(0, min(7 * part, num_ids), part))
 
 
+@pytest.mark.parametrize("num_ids", [90, 40, 3])
+def test_a_head_with_part_of_the_vocabulary_draws_from_that_part(tmp_path, num_ids):
+    path = save_tiny("llama", tmp_path / "m", seed=1, tie_word_embeddings=False)
+    tensors = load_file(path / "model.safetensors")
+    ids = torch.arange(0, len(tensors["lm_head.weight"]), 2)
+    tensors |= {"lm_head.weight": tensors["lm_head.weight"][ids] * 30, "lm_head.scored": ids}
+    save_file(tensors, path / "model.safetensors", {"format": "pt"})
+    model = Trunk(load(str(path), torch.float32)).view()
+    sampler, rng = replace(DRAWN, vocab_size=num_ids), random.Random(num_ids)
+    query, uniforms = Query(model.open(), Context([5, 9, 7]), 3), [rng.random() for _ in range(40)]
+    found = model.draft([query], [40], sampler, [uniforms])
+    with torch.inference_mode():
+        expected = drafted(*model.score_stepwise([query], [40]), [40], sampler, [uniforms])
+    assert found.tokens == expected.tokens
+    assert {token % 2 for token in found.tokens[0]} == {0}
+    (rows,), (others,) = found.distributions, expected.distributions
+    assert rows.width == num_ids
+    torch.testing.assert_close(rows.dense(num_ids), others.dense(num_ids), rtol=ROUNDED, atol=1e-37)
+
+
+@pytest.mark.parametrize("scale", [1.0, 3e4])
+def test_draws_are_those_of_the_probabilities_at_any_number_of_threads(tmp_path, scale):
+    """Over a vocabulary of many stretches, the last of them short; scaled, most have no mass."""
+    path = save_tiny("llama", tmp_path / "m", seed=1, vocab_size=1013)
+    backend = load(str(path), torch.float32)
+    sampler, counts, rng = Sampler(1013, temperature=1.0 / scale), [7, 30, 1], random.Random(0)
+    uniforms = [[rng.choice((0.0, rng.random(), 1 - 2**-53)) for _ in range(n)] for n in counts]
+    found = list[tuple[list[list[int]], list[torch.Tensor]]]()
+    for threads in (1, 2, 3):
+        torch.set_num_threads(threads)
+        model = Trunk(backend).view()
+        queries = [Query(model.open(), Context(text), len(text)) for text in ([5], [9, 7], [11])]
+        drafts = model.draft(queries, counts, sampler, uniforms)
+        rows = [own.dense(1013) for own in drafts.distributions]
+        assert drafts.tokens == [draw(*each) for each in zip(rows, uniforms, strict=True)]
+        assert all(torch.allclose(own.sum(1), torch.ones(len(own)), atol=1e-6) for own in rows)
+        found.append((drafts.tokens, rows))
+    assert found[0][0] == found[1][0] == found[2][0]
+    for rows in found[1:]:
+        assert all(torch.equal(a, b) for a, b in zip(rows[1], found[0][1], strict=True))
+
+
 @pytest.mark.parametrize("drafter", ["quantized", "early_exit", "draft_model"])
-def test_a_greedy_request_drafts_in_one_call_and_a_sampled_one_does_not(path, calls, drafter):
+def test_greedy_and_drawn_requests_draft_in_one_call(path, calls, drafter):
     options = {"quantized": {"bits": 4}, "early_exit": {"exit_layer": 1}}
     level = {
         "method": drafter,
@@ -165,8 +222,53 @@ def test_a_greedy_request_drafts_in_one_call_and_a_sampled_one_does_not(path, ca
     num_calls = len(calls)
     found = built(level_of_window).generate_batch(prompts, **request)
     assert [r.token_ids for r in found] == expected
-    built(level).generate_batch(prompts, temperature=1.0, seed=3, **request)
+    drawn = {**request, "temperature": 1.0, "seed": 3}
+    built(level).generate_batch(prompts, **drawn, top_k=7)
     assert len(calls) == num_calls
+    built(level).generate_batch(prompts, **drawn, top_p=1.0)
+    assert len(calls) > num_calls
+
+
+def test_how_a_request_drafts_depends_on_nothing_beside_it(path, calls):
+    """Rows that torch draws from differ in their last bit from the kernels'."""
+    level = {"method": "quantized", "bits": 4, "num_speculative_tokens": 4}
+    target = {"model": str(path), "dtype": "float32"}
+    root = hierarchy_of({"target": target, "levels": [level]}).root
+    params = [
+        {"temperature": 1.0},
+        {"temperature": 0.0},
+        {"temperature": 1.0, "repetition_penalty": 1.2},
+        {"temperature": 0.7},
+        {"temperature": 1.0, "top_k": 9},
+    ]
+
+    def answers(numbers):
+        stop = StopConditions(max_new_tokens=20, ignore_eos=True)
+        generation = Generation(
+            root,
+            [
+                Request(
+                    prompt=[5, 9, 7 + i],
+                    params=SamplingParams(**params[i]),
+                    stop=stop,
+                    seed=i,
+                    place=i,
+                    num_logprobs=0,
+                )
+                for i in numbers
+            ],
+        )
+        for _ in generation:
+            pass
+        return [result.token_ids for result in generation.results()]
+
+    alone, one_call = list[list[int]](), list[bool]()
+    for i in range(len(params)):
+        calls.clear()
+        alone += answers([i])
+        one_call.append(bool(calls))
+    assert one_call == [True, True, False, True, False]
+    assert answers(range(len(params))) == alone
 
 
 def test_scores_that_are_no_distribution_are_said(tmp_path, calls):
@@ -194,6 +296,9 @@ def test_scores_that_are_no_distribution_are_said(tmp_path, calls):
     queries = [
         Query(model.open(), Context(text), len(text)) for text in (known, known[:1], prompts[1])
     ]
+    with pytest.raises(NoDistributionError) as error:
+        model.draft(queries[:2], [1, 4], DRAWN, [[0.5], [0.5] * 4])
+    assert error.value.scores.isnan().all(1).any()
     with pytest.raises(NoDistributionError) as error:
         model.draft(queries[:2], [1, 4], GREEDY, [(), ()])
     assert error.value.scores.isnan().all(1).tolist() == [True], "in the second step"

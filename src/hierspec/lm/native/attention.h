@@ -41,6 +41,8 @@ typedef struct {
     float *output;        /* the same behind the last layer, and of drafted tokens after these */
     int64_t num_drafted;  /* tokens to draft after its last row; 0 in all spans of a call, or in none */
     int64_t *draft;       /* [num_drafted] where they go */
+    const double *uniforms; /* [num_drafted] what they are drawn by */
+    float *probs;           /* [num_drafted, num_choices] where what they are drawn from goes */
 } Span;
 
 /* A row of a call: where it is stored, and which of the stored tokens it attends to, in the order of

@@ -11,12 +11,15 @@ from typing import Any
 
 import torch
 
+from hierspec.core.distributions import DenseDistributions, OneHotDistributions, Uniforms
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import HasBackend, HiddenStates, LayerParts, Linear, ScoredStates, Span
+from hierspec.lm.base import SampledDraft
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.loader import LeanLoader
 from hierspec.lm.lean.shape import LlamaShape, unsupported_reason
 from hierspec.lm.weights import HEAD, StoredSource, WeightSource
+from hierspec.sampling.sampler import Sampler
 from hierspec.utils.machine import give_back_memory
 from hierspec.utils.threads import is_small
 
@@ -176,13 +179,14 @@ class NativeBackend(LeanBackend):
         outputs: Sequence[HiddenStates],
         ids: Sequence[int],
         counts: Sequence[int],
-        num_ids: int,
-    ) -> list[list[int]]:
+        sampler: Sampler,
+        uniforms: Sequence[Uniforms],
+    ) -> list[SampledDraft]:
         """See :meth:`hierspec.lm.backend.DraftingBackend.draft`: all is one call of the kernels."""
-        names, num_choices = self._scored, min(num_ids, self.vocab_size)
+        names, num_choices = self._scored, min(sampler.vocab_size, self.vocab_size)
         if names is not None:
-            num_choices = int((names < num_ids).sum())  # they ascend
-        drafting = Drafting(counts, num_choices, names)
+            num_choices = int((names < num_choices).sum())  # they ascend
+        drafting = Drafting(counts, num_choices, names, sampler.temperature, uniforms)
         last = zip(outputs, spans, strict=True)
         end = max(span.start + span.n + n for span, n in zip(spans, counts, strict=True))
         self._layers.run(
@@ -193,7 +197,17 @@ class NativeBackend(LeanBackend):
             rotations=self.rotations_to(end),
             drafting=drafting,
         )
-        return [list(tokens) for tokens in drafting.tokens]
+        tokens = [list(own) for own in drafting.tokens]
+        if sampler.greedy:
+            return [(own, OneHotDistributions(tuple(own))) for own in tokens]
+        probs = drafting.probs
+        if names is not None:
+            width = min(sampler.vocab_size, self.vocab_size)
+            probs = [
+                own.new_zeros(len(own), width).index_copy_(1, names[:num_choices], own)
+                for own in probs
+            ]
+        return [*zip(tokens, map(DenseDistributions, probs), strict=True)]
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = torch.empty(len(ids), self.hidden_size, dtype=self.dtype, device=self.device)

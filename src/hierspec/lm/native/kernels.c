@@ -22,6 +22,7 @@ static int omp_get_num_threads(void) { return 1; }
 #define FIRST_LINES 64        /* of them in any case, so that its beginning is not waited for */
 #define PANELS_PER_REFINED 16 /* of so many panels of scores at most one is made again */
 #define NEAR 8.0f /* how far below the best, in nats, scores are made again */
+#define STRETCH 128 /* probabilities whose mass is summed, so that a draw looks for a stretch first */
 
 typedef struct {
     int arrived, generation, count;
@@ -115,6 +116,7 @@ typedef struct {
     float *scores; /* [num_scored, outputs], of drafts those of the last step */
     int64_t num_choices;      /* of the outputs the first so many can be picked */
     const int64_t *choice_ids; /* [outputs] tokens; null: the outputs' numbers */
+    float temperature;         /* of drafts; 0: the best token is picked */
 } Call;
 
 /* An output, and its score. */
@@ -133,6 +135,7 @@ typedef struct {
     Barrier barrier;
     float *h, *qkv, *attended, *gate, *up, *tops;
     Choice *best; /* [threads, num_spans] where there are drafts, of each thread's outputs; else null */
+    double *sums, *masses; /* [num_spans, stretches] where drafts are drawn: before and after division */
     int state;
 } Work;
 
@@ -299,21 +302,121 @@ static void choose_own(const Work *work, int t, int all) {
         work->best[t * call->num_spans + i] = best_of(call->scores + i * output->out, own);
 }
 
+/* The best output of a span, of all threads' own. */
+static Choice best_output(const Work *work, int64_t span, int all) {
+    Choice best = {-INFINITY, 0};
+    for (int t = 0; t < all; t++) {
+        const Choice own = work->best[t * work->call->num_spans + span];
+        if (own.score > best.score || own.score != own.score) best = own;
+    }
+    return best;
+}
+
+static int64_t num_stretches(const Call *call) { return (call->num_choices + STRETCH - 1) / STRETCH; }
+
+static Part stretch_at(const Call *call, int64_t number) {
+    const int64_t lo = number * STRETCH, hi = lo + STRETCH;
+    return (Part){lo, hi < call->num_choices ? hi : call->num_choices};
+}
+
+static double sum_of(const float *x, int64_t n) {
+    double_vec sums = {0};
+    double sum = 0;
+    int64_t i = 0;
+    for (; i + W / 2 <= n; i += W / 2)
+        sums += __builtin_convertvector(*(const half_vec *)(x + i), double_vec);
+    for (int lane = 0; lane < W / 2; lane++) sum += sums[lane];
+    for (; i < n; i++) sum += (double)x[i];
+    return sum;
+}
+
+/* e^((x − most) / temperature); 0 below e^−87. */
+INLINE vec weights_of(vec x, float most, float temperature) {
+    x = (x - most) / temperature;
+    return choose(x < -87.0f, all_of(0.0f), exponential(x));
+}
+
+static void fill_weights(const float *x, int64_t n, float most, float temperature, float *y) {
+    int64_t i = 0;
+    for (; i + W <= n; i += W)
+        *(vec *)(y + i) = weights_of(*(const vec *)(x + i), most, temperature);
+    vec rest = all_of(most);
+    memcpy(&rest, x + i, sizeof(float) * (size_t)(n - i));
+    rest = weights_of(rest, most, temperature);
+    memcpy(y + i, &rest, sizeof(float) * (size_t)(n - i));
+}
+
+static int is_finite(float x) { return x > -INFINITY && x < INFINITY; }
+
+/* A thread's share of the probabilities that each span's next token is drawn from. The sums of
+ * stretches do not depend on who makes them. */
+static void fill_probs(Work *work, int t, int all) {
+    const Call *call = work->call;
+    const int64_t out = work->model->output->out, n = num_stretches(call);
+    const Part own = part_of(n, t, all);
+    for (int64_t i = 0; i < call->num_spans; i++) {
+        const float most = best_output(work, i, all).score;
+        float *probs = call->spans[i].probs;
+        for (int64_t s = own.lo; is_finite(most) && s < own.hi; s++) {
+            const Part at = stretch_at(call, s);
+            fill_weights(call->scores + i * out + at.lo, at.hi - at.lo, most, call->temperature,
+                         probs + at.lo);
+            work->sums[i * n + s] = sum_of(probs + at.lo, at.hi - at.lo);
+        }
+    }
+    barrier_wait(&work->barrier, (Next){0});
+    for (int64_t i = 0; i < call->num_spans; i++) {
+        if (!is_finite(best_output(work, i, all).score)) continue;
+        double total = 0;
+        for (int64_t s = 0; s < n; s++) total += work->sums[i * n + s];
+        const float inverse = (float)(1 / total);
+        float *probs = call->spans[i].probs;
+        for (int64_t s = own.lo; s < own.hi; s++) {
+            const Part at = stretch_at(call, s);
+            for (int64_t o = at.lo; o < at.hi; o++) probs[o] *= inverse;
+            work->masses[i * n + s] = sum_of(probs + at.lo, at.hi - at.lo);
+        }
+    }
+}
+
+/* The first output whose cumulated probability exceeds u times the sum, as core/distributions.py
+ * draws; none of probability 0. */
+static int64_t drawn_output(const Call *call, const float *probs, const double *masses, double u) {
+    const int64_t n = num_stretches(call);
+    double total = 0, before = 0;
+    for (int64_t s = 0; s < n; s++) total += masses[s];
+    const double below = nextafter(total, 0), goal = u * total < below ? u * total : below;
+    int64_t s = 0;
+    while (s < n - 1 && before + masses[s] <= goal) before += masses[s++];
+    const Part at = stretch_at(call, s);
+    /* The numbers of a stretch may add up to less than its mass, by rounding. */
+    int64_t last = at.lo;
+    for (int64_t o = at.lo; o < at.hi; o++) {
+        if (probs[o] > 0) last = o;
+        before += (double)probs[o];
+        if (before > goal) break;
+    }
+    return last;
+}
+
 /* The token after each span goes to its draft, and into the call where the draft goes on. Returns
  * what becomes of the work: NO_CHOICE where a row has NaN or nothing to choose. */
 static int draft_tokens(Work *work, int all) {
     const Model *model = work->model;
     Call *call = work->call;
+    const int64_t stretches = num_stretches(call);
     int64_t num = 0;
     for (int64_t i = 0; i < call->num_spans; i++) {
-        Choice best = {-INFINITY, 0};
-        for (int t = 0; t < all; t++) {
-            const Choice own = work->best[t * call->num_spans + i];
-            if (own.score > best.score || own.score != own.score) best = own;
-        }
+        const Choice best = best_output(work, i, all);
         if (!(best.score > -INFINITY)) return NO_CHOICE;
         Span span = call->spans[i];
-        *span.draft++ = call->choice_ids ? call->choice_ids[best.output] : best.output;
+        int64_t output = best.output;
+        if (call->temperature > 0) {
+            if (!is_finite(best.score)) return NO_CHOICE;
+            output = drawn_output(call, span.probs, work->masses + i * stretches, *span.uniforms++);
+            span.probs += call->num_choices;
+        }
+        *span.draft++ = call->choice_ids ? call->choice_ids[output] : output;
         if (!--span.num_drafted) continue;
         span.start += span.count, span.output += span.count * model->hidden;
         span.count = 1, span.input = 0;
@@ -351,10 +454,14 @@ int hierspec_run(const Model *model, Call *call, int threads) {
     each += space_size;
     Work work = {.model = model, .call = call, .barrier = {0, 0, threads}, .state = NO_MEMORY};
     const int drafts = call->num_spans && call->spans->num_drafted;
+    const int64_t num_sums = drafts && call->temperature > 0 ? call->num_spans * num_stretches(call) : 0;
     if (has_layers) work.plan = plan_attention(model, call->spans, call->num_spans, rows, threads);
     if (drafts) work.best = malloc(sizeof(Choice) * (size_t)(threads * call->num_spans));
+    if (num_sums) work.sums = malloc(sizeof(double) * (size_t)(2 * num_sums));
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best)) goto end;
+    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best) || (num_sums && !work.sums))
+        goto end;
+    work.masses = work.sums + num_sums;
     work.h = memory, work.qkv = work.h + rows * d, work.attended = work.qkv + rows * width;
     work.gate = work.attended + rows * heads * dim, work.up = work.gate + rows * inner;
     work.tops = work.up + rows * inner;
@@ -382,6 +489,10 @@ int hierspec_run(const Model *model, Call *call, int threads) {
             if (drafts) {
                 choose_own(&work, t, all);
                 barrier_wait(&work.barrier, (Next){0});
+                if (call->temperature > 0) {
+                    fill_probs(&work, t, all);
+                    barrier_wait(&work.barrier, (Next){0});
+                }
                 if (t == 0) work.state = draft_tokens(&work, all);
                 barrier_wait(&work.barrier, next_part(&model->layers[call->lo].q, t, all));
             }
@@ -390,6 +501,7 @@ int hierspec_run(const Model *model, Call *call, int threads) {
 end:
     free(memory);
     free(work.best);
+    free(work.sums);
     free_plan(work.plan);
     return work.state;
 }

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from ctypes import POINTER, Structure, addressof, c_float, c_int64, c_uint8, c_void_p
+from ctypes import (
+    POINTER,
+    Structure,
+    addressof,
+    c_double,
+    c_float,
+    c_int64,
+    c_uint8,
+    c_void_p,
+)
 from dataclasses import dataclass, fields
 
 import torch
 
+from hierspec.core.distributions import Uniforms
 from hierspec.lm.backend import HiddenStates, LayerParts, ScoredStates, Span
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.trees import Branches
@@ -51,7 +61,7 @@ class _SpanStruct(Structure):
         ("tree", POINTER(c_int64)),
         *((name, c_void_p) for name in ("input", "output")),
         ("num_drafted", c_int64),
-        ("draft", c_void_p),
+        *((name, c_void_p) for name in ("draft", "uniforms", "probs")),
     ]
 
 
@@ -65,6 +75,7 @@ class _CallStruct(Structure):
         ("scores", c_void_p),
         ("num_choices", c_int64),
         ("choice_ids", c_void_p),
+        ("temperature", c_float),
     ]
 
 
@@ -83,22 +94,38 @@ class _Arguments:
 
 
 class Drafting:
-    """What a call drafts after its spans: tokens with the best scores, each run in its turn.
+    """What a call drafts after its spans: tokens picked by their scores, each run in its turn.
 
     Args:
         counts: how many after each span, at least 1.
         num_choices: of the outputs the first so many can be picked.
         names: int64 [outputs], the outputs' tokens; ``None``: their numbers.
+        temperature: 0 picks the best; else tokens are drawn as
+            :func:`hierspec.core.distributions.draw` does.
+        uniforms: for each span as many as its count, where tokens are drawn.
 
     Attributes:
         tokens: the drafts, once the call has returned.
+        probs: what each span's were drawn from, float32 [count, num_choices]; none where they were
+            picked.
     """
 
     def __init__(
-        self, counts: Sequence[int], num_choices: int, names: torch.Tensor | None = None
+        self,
+        counts: Sequence[int],
+        num_choices: int,
+        names: torch.Tensor | None = None,
+        temperature: float = 0.0,
+        uniforms: Sequence[Uniforms] = (),
     ) -> None:
-        self.num_choices, self.names = num_choices, names
+        self.num_choices, self.names, self.temperature = num_choices, names, temperature
         self.tokens = [(c_int64 * count)() for count in counts]
+        self.uniforms, self.probs = list[ctypes.Array[c_double]](), list[torch.Tensor]()
+        if temperature:
+            self.uniforms = [(c_double * len(own))(*own) for own in uniforms]
+            size = sum(counts), num_choices
+            rows = torch.empty(size, dtype=torch.float32, device=_CPU)
+            self.probs = [*rows.split_with_sizes([*counts])]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -236,7 +263,7 @@ class NativeModel:
         call.parts = None if chosen is None else addressof(chosen)
         if drafting is not None:
             names = drafting.names
-            call.num_choices = drafting.num_choices
+            call.num_choices, call.temperature = drafting.num_choices, drafting.temperature
             call.choice_ids = None if names is None else names.data_ptr()
         if state := self._library.run(self._at, arguments.at, threads):
             if state == _NO_CHOICE:
@@ -275,6 +302,9 @@ class NativeModel:
             if drafting is not None:
                 struct.num_drafted = len(drafting.tokens[i])
                 struct.draft = addressof(drafting.tokens[i])
+                if drafting.temperature:
+                    struct.uniforms = addressof(drafting.uniforms[i])
+                    struct.probs = drafting.probs[i].data_ptr()
         return num_rows
 
     @property

@@ -24,6 +24,8 @@
 typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t word __attribute__((may_alias));
+typedef float half_vec __attribute__((vector_size(2 * W), aligned(4), may_alias));
+typedef double double_vec __attribute__((vector_size(4 * W)));
 #define INLINE static inline __attribute__((always_inline))
 
 /* Ask for the 64 bytes at x, for the first cache or the second. gcc takes __builtin_prefetch for a

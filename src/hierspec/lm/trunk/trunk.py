@@ -262,10 +262,10 @@ class TrunkModel(SlotSharingModel, ABC):
         sampler: Sampler,
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
-        """See :meth:`hierspec.lm.base.DeviceModel.draft`: greedy, in one call of the backend."""
+        """See :meth:`hierspec.lm.base.DeviceModel.draft`: in one call of the backend."""
         trunk, backend = self.trunk, self._drafting
         assert backend is not None
-        assert sampler.greedy
+        assert sampler.is_plain
         prepared = trunk.prepare_drafts(queries, counts)
         starts = [self._start(item) for item in prepared]
         if sum([item.end - n for item, n in zip(prepared, starts, strict=True)]) > trunk.chunk:
@@ -276,12 +276,12 @@ class TrunkModel(SlotSharingModel, ABC):
             self._outputs(i, s.start, n) for i, s, n in zip(prepared, spans, counts, strict=True)
         ]
         ids = [t for s, i in zip(starts, prepared, strict=True) for t in i.tokens[s : i.end]]
-        ids, num_ids = trunk.replace_unknown(ids), sampler.vocab_size
-        drafts = backend.draft(self.num_layers, spans, outputs, ids, counts, num_ids)
-        for item, draft in zip(prepared, drafts, strict=True):
-            item.tokens.extend(draft[:-1])
+        ids = trunk.replace_unknown(ids)
+        drafts = backend.draft(self.num_layers, spans, outputs, ids, counts, sampler, uniforms)
+        for item, (tokens, _) in zip(prepared, drafts, strict=True):
+            item.tokens.extend(tokens[:-1])
             self.store(item.state, len(item.tokens))
-        return DeviceDrafts.greedy(drafts)
+        return DeviceDrafts(*map(list, zip(*drafts, strict=True)), calls=max(counts))
 
     @abstractmethod
     def _start(self, item: PreparedQuery) -> int:
