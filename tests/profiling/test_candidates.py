@@ -12,7 +12,6 @@ from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.drafters.prompt_lookup import PromptLookup
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.profiling.candidates import Candidate, PoolMember, load, parse
-from hierspec.profiling.memory import memory
 
 
 @pytest.mark.parametrize(
@@ -105,7 +104,7 @@ def test_weights_of_another_data_type_count_apart(family):
     trunk = sum(p.numel() for p in tiny_model("llama", layers=3, vocab_size=V).parameters())
     sizes = [4, 8, 8, 8, 8, 8]
     expected = {o: n * trunk for o, n in zip(owners, sizes, strict=True)}
-    found, own = memory(pool), pool.members[0].model.cache_owner.backend
+    found, own = pool.memory, pool.members[0].model.cache_owner.backend
     if isinstance(own, NativeBackend):  # in the kernels' layout, but for its norms
         expected[owners[0]] = own.num_bytes
         assert 0.95 * 4 * trunk < own.num_bytes <= 4.2 * trunk

@@ -12,7 +12,6 @@ from hierspec.planner.latency import latency
 from hierspec.planner.search import Variations, plan
 from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.measure import measure
-from hierspec.profiling.memory import memory
 from hierspec.profiling.profile import from_dict
 
 
@@ -132,7 +131,7 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded):
     assert estimates.bytes([number, 2]) == trunk + weighs
     if library.load():  # of 4 bits, and a step and a lowest value in 16 bits for 32 weights
         fewer = load(target, [parse("quantized:4")], loaded)
-        assert memory(fewer)[fewer.members[0].owner] == layers * 5 // 8 + head * 17 // 16
+        assert fewer.memory[fewer.members[0].owner] == layers * 5 // 8 + head * 17 // 16
     chain = Chain((number, 2), (2,))
     assert latency(estimates, chain).ms_per_token > 0
     drafting = HierarchyConfig.from_dict(profile.hierarchy(chain))

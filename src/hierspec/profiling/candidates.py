@@ -272,6 +272,12 @@ class PoolMember:
         return self.candidate.level.capabilities.drafts_as_it_scores
 
     @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights that it needs."""
+        own = self.candidate and self.candidate.level.weight_bytes(self.model)
+        return self.model.backend.num_bytes if own is None else own
+
+    @property
     def num_drafts(self) -> int:
         return self.candidate.level.num_drafts if self.candidate else 1
 
@@ -302,6 +308,14 @@ class CandidatePool:
     @property
     def candidates(self) -> list[Candidate]:
         return [member.candidate for member in self.members if member.candidate]
+
+    @property
+    def memory(self) -> dict[str, int]:
+        """Bytes of weights by owner: what early exits of one trunk share counts once."""
+        first: dict[str, PoolMember] = {}
+        for member in self.members:
+            first.setdefault(member.owner, member)
+        return {owner: member.num_bytes for owner, member in first.items()}
 
     def ordered(self, order: Sequence[int]) -> CandidatePool:
         """Return the same pool with the members in another order."""

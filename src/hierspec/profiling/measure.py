@@ -25,7 +25,6 @@ from hierspec.zoo import fingerprint
 
 from . import costs, priors
 from .candidates import Candidate, CandidatePool, load, validate_planned
-from .memory import memory
 from .profile import DESCRIPTION, Profile, from_dict, save
 from .schema import KIND, SCHEMA_VERSION, MeasuredModel
 from .settings import ProfileSettings, ReportProgress
@@ -140,7 +139,7 @@ def _order_models(run: Stages, data: dict[str, Any], stage: RunStage) -> None:
         run.pool = pool.ordered(order)
         models = [_measured_model(run.pool, i, ms[n]) for i, n in enumerate(order)]
         data["models"] = [model.to_dict() for model in models]
-        data["memory"] = memory(run.pool)
+        data["memory"] = run.pool.memory
     else:
         models = validate(list[MeasuredModel], data["models"], f"{DESCRIPTION}'s models")
         *names, _ = [member.name for member in pool.members]

@@ -16,16 +16,54 @@ from typing import Any
 
 import torch
 
+from hierspec.config.target import model_config
 from hierspec.core.nodes import Concatenate, walk, walk_levels
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, first_line
 from hierspec.lm.backend import Backend, HasBackend, backend_of
 from hierspec.lm.base import CacheUser
+from hierspec.lm.llama_config import of_transformers
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.trunk.trunk import ExitModel
-from hierspec.profiling.memory import parameters
+from hierspec.lm.weights import SCORED
+from hierspec.zoo import registry
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 
-count_parameters = functools.cache(parameters)
+
+@functools.cache
+def count_parameters(model: str, *, encoder: bool = True, embedding: bool = True) -> int:
+    """Count a model's weights; tied ones once.
+
+    Args:
+        encoder: count an encoder's as well, which runs once for each source.
+        embedding: count untied input embeddings as well, of which a token reads one row.
+
+    Raises:
+        HierspecError: transformers cannot build it.
+    """
+    import torch
+    from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM
+
+    config = model_config(model)
+    size, excluded = config.vocab_size * config.hidden_size, 0
+    if registry.can_resolve(model) and SCORED in (source := registry.resolve(model)).names():
+        excluded = size - len(source.tensor(SCORED)) * config.hidden_size
+    if not (embedding or config.tie_word_embeddings):
+        excluded += size
+    kind = AutoModelForSeq2SeqLM if config.is_encoder_decoder else AutoModelForCausalLM
+    try:
+        with torch.device("meta"):
+            empty = kind.from_config(of_transformers(config))
+    except Exception as error:  # models and their validators raise errors of many kinds
+        raise HierspecError(
+            f"the weights of {model} cannot be counted: {first_line(error)}"
+        ) from error
+    weights = {id(weight): weight for weight in empty.parameters()}
+    if config.is_encoder_decoder and not encoder:
+        shared = id(empty.get_input_embeddings().weight)  # the decoder's too
+        for weight in empty.get_encoder().parameters():
+            if id(weight) != shared:
+                weights.pop(id(weight), None)
+    return sum(weight.numel() for weight in weights.values()) - excluded
 
 
 def level_parameters(method: Any) -> dict[str, int] | None:
@@ -82,10 +120,10 @@ def whole_backend(model: CacheUser) -> Backend | None:
 
 
 def _count(models: BenchModels, backend: Backend, **included: bool) -> int:
-    """Count the weights of a loaded checkpoint; ``included`` as for ``parameters``.
+    """Count the weights of a loaded checkpoint; ``included`` as for :func:`count_parameters`.
 
     Raises:
-        HierspecError: it is none of this bench's, or as ``parameters``.
+        HierspecError: it is none of this bench's, or as :func:`count_parameters`.
     """
     for (name, *_), loaded in models.loaded.backends.items():
         if loaded is backend:

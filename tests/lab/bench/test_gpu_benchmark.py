@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from hierspec.profiling.memory import parameters
+from hierspec_lab.bench.memory import count_parameters
 from hierspec_lab.bench.methods.catalogue import catalogue
 
 no_cuda = pytest.mark.skipif(
@@ -41,8 +41,8 @@ def script():
 def test_sizes_become_targets(script, size, options, billions):
     name = script.target(size, 0.2)
     assert name == f"zoo:large?eps=0.2&{options}"
-    assert script.parameters(*script.shape(size)) == parameters(name)
-    assert parameters(name) / 1e9 == pytest.approx(billions, abs=5e-4)
+    assert script.parameters(*script.shape(size)) == count_parameters(name)
+    assert count_parameters(name) / 1e9 == pytest.approx(billions, abs=5e-4)
 
 
 def test_the_benchmark_says_why_it_cannot_run(script, capsys, monkeypatch):

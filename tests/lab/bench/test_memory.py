@@ -18,10 +18,10 @@ def test_what_a_call_of_each_level_costs(models):
         {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4},
     ]
     target = models.target.model
-    whole = memory.parameters(target)
+    whole = memory.count_parameters(target)
     found = memory.level_parameters(HierarchyMethod("x", models, levels))
     # A token reads one row of a table of embeddings; here it is no head as well.
-    read = memory.parameters(target, embedding=False)
+    read = memory.count_parameters(target, embedding=False)
     assert read < whole
     assert list(found.values()) == [0, round(read / 3), read, read]
     # Exits share the target's weights, a draft model has its own; float32 has four bytes.

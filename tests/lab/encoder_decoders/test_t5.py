@@ -22,7 +22,7 @@ from hierspec.engine.runner import ServingRunner
 from hierspec.lm.base import Query
 from hierspec.lm.load import load, wrap
 from hierspec.lm.trees import Tree
-from hierspec.profiling.memory import parameters
+from hierspec_lab.bench.memory import count_parameters
 from hierspec_lab.encoder_decoders.t5 import T5Backend
 from hierspec_lab.encoder_decoders.trunk import EncoderDecoderTrunk
 
@@ -60,9 +60,9 @@ def test_a_call_runs_through_the_decoder_alone(model, tmp_path):
     model.save_pretrained(tmp_path)
     parts = model.encoder.parameters(), model.shared.parameters()
     encoder, shared = (sum(one.numel() for one in part) for part in parts)
-    whole = parameters(str(tmp_path))
+    whole = count_parameters(str(tmp_path))
     assert whole == sum(one.numel() for one in model.parameters())
-    assert parameters(str(tmp_path), encoder=False) == whole - (encoder - shared)
+    assert count_parameters(str(tmp_path), encoder=False) == whole - (encoder - shared)
 
 
 @pytest.mark.parametrize("family", ENCODER_DECODERS)

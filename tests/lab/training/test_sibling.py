@@ -17,8 +17,8 @@ from hierspec.api import Hierarchy
 from hierspec.lm.backend import Span
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, SCORED, from_directory
-from hierspec.profiling.memory import parameters
 from hierspec.zoo import registry, sibling
+from hierspec_lab.bench.memory import count_parameters
 from hierspec_lab.training.smollm2 import sibling as training
 from hierspec_lab.training.smollm2.sibling import SiblingSettings
 from hierspec_lab.training.store import FeatureStore
@@ -89,8 +89,10 @@ def test_it_is_made_of_the_larger_model(model: Path, trained) -> None:
     assert source.tokenizer_path == model
     # Weights in memory: as a Llama with the rows of its head that there are.
     stored = sum(source.tensor(name).numel() for name in source.names() if name != SCORED)
-    assert parameters(str(folder)) == stored
-    assert parameters(str(folder), embedding=False) == stored - source.tensor(EMBEDDING).numel()
+    assert count_parameters(str(folder)) == stored
+    assert (
+        count_parameters(str(folder), embedding=False) == stored - source.tensor(EMBEDDING).numel()
+    )
 
 
 @pytest.mark.parametrize("backend", ["lean", "deterministic"])

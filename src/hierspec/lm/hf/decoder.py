@@ -107,6 +107,11 @@ class HFBackend(StorageBackend):
         with name_model_in_errors(self):
             self._validate_against(model, parts["rotary"])
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the model's weights."""
+        return sum(parameter.nbytes for parameter in self.model.parameters())
+
     def new_cache(self, capacity: int) -> Storage:
         return Storage(self.num_layers, capacity)
 

@@ -90,9 +90,15 @@ class LeanBackend(RunsInSteps):
         loader = LeanLoader(source, shape, self)
         self._embedding, self.stack, self._norm, self._lm_head = loader.load()
         self._scored = loader.scored
+        self._num_bytes = loader.num_weights * dtype.itemsize
         self.vocab_size = shape.vocab_size
         self._weights_per_layer = self.stack[0].num_weights
         give_back_memory()
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of the weights that are its own."""
+        return self._num_bytes
 
     def new_cache(self, capacity: int) -> torch.Tensor:
         shape = (self.num_layers, 1, 2 * self.shape.num_kv_heads, capacity, self.shape.head_dim)

@@ -96,4 +96,4 @@ class DeviceCopy(LeanBackend):
         self._lm_head = quantized(backend._lm_head, 8)  # its errors are errors of the scores
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
-        self.num_bytes = sum(matrix.num_bytes for matrix in matrices)
+        self._num_bytes = sum(matrix.num_bytes for matrix in matrices)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -29,6 +30,7 @@ class LeanLoader:
 
     Attributes:
         scored: token ids of the head's rows, where it has them for a part of the vocabulary alone.
+        num_weights: read so far.
     """
 
     def __init__(self, source: WeightSource, shape: LlamaShape, backend: Any) -> None:
@@ -36,6 +38,7 @@ class LeanLoader:
         self.names = set(source.names())
         self.unused = self.names - {SCORED}
         self.scored: torch.Tensor | None = None
+        self.num_weights = 0
         if SCORED in self.names:
             self.scored = source.tensor(SCORED).to(backend.device, torch.int64)
 
@@ -76,6 +79,7 @@ class LeanLoader:
         """Note that a parameter is used, and check its shape."""
         validate_shape(self.source.name, name, shape, expected)
         self.unused.discard(name)
+        self.num_weights += math.prod(shape)
 
     def norm(self, name: str, num: int = 1) -> Norm:
         """Read the weight of a norm [d], or of several that lie side by side, [num, d]."""
