@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hierspec.config.fields import ModelName
@@ -46,7 +47,7 @@ class Eagle3LevelConfig(LevelConfig):
             if target.name == registry.SMOLLM2_16BIT and trained.is_for_smollm2(self.model):
                 from hierspec.zoo.rotated import fold_eagle3
 
-                fold_eagle3(network)
+                network = replace(network, tensors=fold_eagle3(network.tensors))
             layers = validate_fits(self.model, network.config, target.name, trunk.backend)
             return Eagle3Model(trunk, network, layers, self.model)
 

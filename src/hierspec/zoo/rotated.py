@@ -44,8 +44,6 @@ from .content import content_hash
 from .gguf.source import open_gguf
 
 if TYPE_CHECKING:
-    from hierspec.lm.eagle3.network import Eagle3Network
-
     from .gguf.source import GgufSource
 
 FORMAT = 1  # version of the folders, raised when what is written changes
@@ -190,17 +188,16 @@ def fold_head(
     return folded
 
 
-@torch.no_grad()
-def fold_eagle3(network: Eagle3Network) -> None:
-    """Let a network for the file's model read the checkpoint's states and embedding."""
-    for part in network.fc.weight.split(network.fc.weight.shape[1] // 3, dim=1):
-        part.copy_(_last(part))
-    layer, size = network.midlayer, network.config.hidden_size
-    attention = layer.self_attn
-    for projection in (attention.q_proj, attention.k_proj, attention.v_proj):
-        embedded = projection.weight[:, :size]
-        embedded.copy_(_last(embedded * layer.input_layernorm.weight))
-    layer.input_layernorm.weight.fill_(1.0)
+def fold_eagle3(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+    """Return the tensors of an EAGLE-3 network for the checkpoint, from those for its file."""
+    folded, norm = dict(tensors), "midlayer.input_layernorm.weight"
+    fc, weight = tensors["fc.weight"], tensors[norm]
+    folded["fc.weight"] = torch.cat([_last(part) for part in fc.tensor_split(3, dim=1)], 1)
+    for name in (f"midlayer.self_attn.{part}_proj.weight" for part in "qkv"):
+        embedded, states = tensors[name].tensor_split(2, dim=1)
+        folded[name] = torch.cat((_last(embedded * weight), states), 1)
+    folded[norm] = torch.ones_like(weight)
+    return folded
 
 
 def _last(rows: torch.Tensor) -> torch.Tensor:

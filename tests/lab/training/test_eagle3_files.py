@@ -11,6 +11,7 @@ from tiny_models import tiny_config
 from hierspec.lm.eagle3.checkpoint import read_network
 from hierspec.lm.eagle3.config import read_config
 from hierspec_lab.training.eagle3 import files
+from hierspec_lab.training.eagle3.network import Eagle3Network
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +20,7 @@ def drafter(tmp_path_factory):
 
 
 def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
-    network = read_network(drafter)
+    network = Eagle3Network.of(read_network(drafter))
     files.write_network(tmp_path / "again", network, torch.float32)
     first, second = (load_file(p / "model.safetensors") for p in (drafter, tmp_path / "again"))
     assert set(first) == set(second)
@@ -28,7 +29,7 @@ def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
 
 
 def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
-    network = read_network(drafter)
+    network = Eagle3Network.of(read_network(drafter))
     files.write_network(tmp_path, network, torch.float32)
     monkeypatch.setattr(files, "_MAX_FILE_BYTES", 100)
     files.write_network(tmp_path, network, torch.float32)
@@ -36,7 +37,7 @@ def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
         "model-00001-of-00002.safetensors",
         "model-00002-of-00002.safetensors",
     ]
-    again = read_network(tmp_path)
+    again = Eagle3Network.of(read_network(tmp_path))
     for name, tensor in network.state_dict().items():
         assert torch.equal(again.state_dict()[name], tensor)
     monkeypatch.undo()

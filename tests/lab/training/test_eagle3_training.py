@@ -20,6 +20,7 @@ from hierspec.lm.load import load
 from hierspec_lab.training import texts
 from hierspec_lab.training.eagle3 import start
 from hierspec_lab.training.eagle3.measure import tokens_of_round
+from hierspec_lab.training.eagle3.network import Eagle3Network
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.eagle3.train import train
 from hierspec_lab.training.eagle3.unroll import unroll
@@ -148,7 +149,7 @@ def test_unrolled_steps_are_those_of_drafts(tmp_path):
     folder = save_tiny("llama", tmp_path / "target", layers=4)
     plain = AutoModelForCausalLM.from_pretrained(folder).eval()
     drafter = save_drafter(tmp_path / "drafter", plain.config)
-    network = checkpoint.read_network(drafter).double()
+    network = Eagle3Network.of(checkpoint.read_network(drafter)).double()
     ids = [3, 1, 4, 1, 5, 9, 2, 6, 5, 3, 5, 8]
     with torch.no_grad():
         states = plain(torch.tensor([ids]), output_hidden_states=True).hidden_states

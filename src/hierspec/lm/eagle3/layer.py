@@ -20,7 +20,7 @@ from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.products import product
 from hierspec.lm.weights import HEAD, SCORED
 
-from .network import Eagle3Network
+from .checkpoint import Eagle3Weights
 
 _LAYER = "model.layers.0."
 _NORM = _LAYER + "input_layernorm.weight"
@@ -38,8 +38,9 @@ class Eagle3Layer:
             caches are those of any model.
     """
 
-    def __init__(self, network: Eagle3Network, backend: Backend) -> None:
+    def __init__(self, network: Eagle3Weights, backend: Backend) -> None:
         source, dtype = _NetworkSource(network), backend.weight_dtype
+        tensors = network.tensors
         shape = replace(LlamaShape.from_config(source.config), num_inputs=2)
         self.model: LeanBackend
         if isinstance(backend, NativeBackend):
@@ -48,12 +49,12 @@ class Eagle3Layer:
         else:
             self.model = LeanBackend(source, dtype, backend.device, shape)
         self.dtype, self.hidden_size = self.model.dtype, shape.hidden_size
-        self._fc = product(self.model, network.fc.weight)
-        matrices = (each.numel() for each in network.parameters() if each.ndim == 2)
+        self._fc = product(self.model, tensors["fc.weight"])
+        matrices = (each.numel() for each in tensors.values() if each.ndim == 2)
         self.num_bytes = sum(matrices) * dtype.itemsize
         self._first_norm: Norm | None = None
         if network.config.norm_before_residual:
-            weight = network.midlayer.hidden_norm.weight.detach().to(backend.device, self.dtype)
+            weight = tensors["midlayer.hidden_norm.weight"].to(backend.device, self.dtype)
             self._first_norm = Norm(weight, len(weight), shape.eps, self.dtype)
 
     def fuse(self, features: torch.Tensor) -> torch.Tensor:
@@ -75,9 +76,9 @@ class _NetworkSource:
 
     name, tokenizer_path = "eagle3", None
 
-    def __init__(self, network: Eagle3Network) -> None:
+    def __init__(self, network: Eagle3Weights) -> None:
         self.config: Any = network.config.llama
-        tensors = {name: tensor.detach() for name, tensor in network.state_dict().items()}
+        tensors = dict(network.tensors)
         kinds = ("input_layernorm", "hidden_norm")
         norms = [tensors.pop(f"midlayer.{kind}.weight") for kind in kinds]
         self._tensors = {_NORM: torch.cat(norms), SCORED: network.scored_ids}

@@ -19,8 +19,8 @@ from hierspec.lm.base import NextScores, Query, Slot, validate_query
 from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import SlotSharingModel, Trunk
 
+from .checkpoint import Eagle3Weights
 from .layer import Eagle3Layer
-from .network import Eagle3Network
 
 _FIRST_CAPACITY = 256
 
@@ -93,7 +93,7 @@ class Eagle3Model(SlotSharingModel):
     leaf = trees = True
 
     def __init__(
-        self, trunk: Trunk, network: Eagle3Network, layers: Sequence[int], name: str
+        self, trunk: Trunk, network: Eagle3Weights, layers: Sequence[int], name: str
     ) -> None:
         backend = trunk.backend
         self.trunk, self.layers, self.name = trunk, tuple(layers), name

@@ -11,9 +11,10 @@ import torch
 from safetensors.torch import save_file
 
 from hierspec.lm.eagle3.config import Eagle3Config
-from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.weights import INDEX_FILE, SINGLE_FILE
 from hierspec.utils.files import write_atomically
+
+from .network import Eagle3Network
 
 _MAX_FILE_BYTES = 15 << 20
 _ARCHITECTURE = "LlamaForCausalLMEagle3"

@@ -13,10 +13,10 @@ import torch
 from torch import Tensor
 
 from hierspec.lm.backend import Backend
-from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.verifiers.formulas import overlap
 
 from .batches import Batches, FeatureBatch
+from .network import Eagle3Network
 from .unroll import unroll
 
 _ROWS = 512  # of scores over the target's vocabulary, computed at once

@@ -14,11 +14,11 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.config import Eagle3Config, default_layers
-from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.weights import HEAD, WeightSource
 from hierspec_lab.training.store import FeatureStore
 from hierspec_lab.training.texts import TrainingText
 
+from .network import Eagle3Network
 from .settings import Eagle3Settings
 
 _NOISE = 0.02  # standard deviation of weights that have no counterpart in the target

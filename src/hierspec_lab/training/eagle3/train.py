@@ -22,7 +22,6 @@ from torch import nn
 
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.checkpoint import read_network
-from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD
 from hierspec.profiling.settings import ReportProgress
@@ -48,6 +47,7 @@ from . import start
 from .batches import Batches, FeatureBatch
 from .files import write_network
 from .measure import measure
+from .network import Eagle3Network
 from .settings import Eagle3Settings
 from .unroll import unroll
 
@@ -112,7 +112,11 @@ def train(
     report_progress("loading the model", 0.0)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
-    initial = None if start_from is None else read_network(trained.locate(str(start_from)))
+    initial = (
+        None
+        if start_from is None
+        else Eagle3Network.of(read_network(trained.locate(str(start_from))))
+    )
     config = start.config_for(source.config, settings) if initial is None else initial.config
     layers = config.feature_layers_for(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]

@@ -18,8 +18,9 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from hierspec.lm.eagle3.network import Eagle3Network
 from hierspec.lm.lean.shape import rotations
+
+from .network import Eagle3Network
 
 
 class UnrolledStep(NamedTuple):

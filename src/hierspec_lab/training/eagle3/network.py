@@ -1,10 +1,6 @@
-"""The EAGLE-3 draft network [Li et al. 2025, §3.1], its parameters named as they are published.
+"""The EAGLE-3 draft network as modules that are trained, named as they are published.
 
-At position t it reads the target's features of token x_t (three hidden states, fused by ``fc``) and
-the embedding of x_{t+1}, and scores x_{t+2} over a vocabulary of its own. Where the target's
-features are not computed yet, its own output at the position before replaces the fused ones.
-
-Shapes: N rows, d hidden, D draft vocabulary, V target's vocabulary.
+Shapes: d hidden, D draft vocabulary.
 """
 
 from __future__ import annotations
@@ -12,7 +8,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from .config import Eagle3Config
+from hierspec.lm.eagle3.checkpoint import Eagle3Weights
+from hierspec.lm.eagle3.config import Eagle3Config
 
 
 class _Eagle3Attention(nn.Module):
@@ -45,7 +42,7 @@ class _Midlayer(nn.Module):
 
 
 class Eagle3Network(nn.Module):
-    """The network's parameters; :class:`.layer.Eagle3Layer` and its training compute with them.
+    """The network's parameters, which :mod:`.unroll` computes with.
 
     ``d2t[i]`` + i is the target's id of draft id i; ``t2d`` is whether the network scores each id
     of the target.
@@ -63,6 +60,14 @@ class Eagle3Network(nn.Module):
         self.t2d: Tensor
         self.register_buffer("d2t", torch.zeros(size, dtype=torch.int64))
         self.register_buffer("t2d", torch.zeros(config.vocab_size, dtype=torch.bool))
+
+    @staticmethod
+    def of(weights: Eagle3Weights) -> Eagle3Network:
+        """Return a network with copies of the weights of a checkpoint."""
+        network = Eagle3Network(weights.config)
+        network.set_vocabulary(weights.scored_ids)
+        network.load_state_dict({**weights.tensors, "t2d": network.t2d})
+        return network.eval()
 
     def set_vocabulary(self, ids: Tensor) -> None:
         """Set the target's ids that the network scores, [D] ascending."""
