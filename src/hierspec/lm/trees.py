@@ -35,11 +35,6 @@ class Tree:
         """The length of the longest continuation."""
         return max(map(len, self.paths()), default=0)
 
-    def first_nodes(self, count: int) -> Tree:
-        """Return the tree of the first ``count`` nodes, empty where that is negative."""
-        count = max(count, 0)
-        return Tree(self.tokens[:count], self.parents[:count])
-
     def paths(self) -> list[tuple[int, ...]]:
         """Return for each node the tokens from the text to it."""
         paths: list[tuple[int, ...]] = []

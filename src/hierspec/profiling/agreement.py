@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import combinations, pairwise
 
 import numpy as np
 
@@ -23,27 +23,9 @@ from .rounds import (
     open_sequences,
     probabilities,
 )
+from .schema import PairAgreement
 
 _SCORED = 8  # tokens that are scored at a time: about as many as a draft has
-
-
-@dataclass(slots=True, eq=False)
-class Agreement:
-    """Two models on the same texts: sums over positions of 1 − TV and of equal argmaxes."""
-
-    overlap: float = 0.0
-    equal: float = 0.0
-    positions: int = 0
-
-    @property
-    def acceptance(self) -> float | None:
-        """1 − TV on average; ``None`` where there was nothing to compare."""
-        return round(self.overlap / self.positions, 5) if self.positions else None
-
-    @property
-    def equal_argmax(self) -> float | None:
-        """The share of equal argmaxes; ``None`` as above."""
-        return round(self.equal / self.positions, 5) if self.positions else None
 
 
 def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
@@ -72,12 +54,14 @@ class TextScores:
     Attributes:
         probabilities: by model, of each token, [positions].
         overlaps: 1 − TV at each position, by pair, [positions].
+        equal: whether both have the same likeliest token there.
     """
 
     start: int
     stop: int
     probabilities: dict[int, np.ndarray]
     overlaps: dict[tuple[int, int], np.ndarray]
+    equal: dict[tuple[int, int], np.ndarray]
 
     @property
     def count(self) -> int:
@@ -91,7 +75,7 @@ def agreements(
     stops: Sequence[int],
     drafting: DraftingSettings,
     on_part: Callable[[float], None] = lambda part: None,
-) -> tuple[dict[tuple[int, int], Agreement], list[np.ndarray], list[TextScores]]:
+) -> tuple[dict[tuple[int, int], PairAgreement], list[np.ndarray], list[TextScores]]:
     """Compare all models that score, teacher-forced over a span of every text.
 
     The text before a few tokens has been read by the target, as when drafts begin: a copy on its
@@ -101,19 +85,20 @@ def agreements(
         starts, stops: per text; compared are the distributions of tokens start … stop − 1.
 
     Returns:
-        sums for every pair; per text how easy each position is for each candidate, [positions,
+        how alike every pair is; per text how easy each position is for each candidate, [positions,
         candidates]: 1 − TV from the target, or whether a look-up proposes the token; and the
         scores of every text.
     """
     scoring = [i for i, member in enumerate(pool.members) if member.scores]
-    sums = {(i, k): Agreement() for i in scoring for k in scoring if i < k}
+    pairs = list(combinations(scoring, 2))
     target = len(pool.members) - 1
     found: list[TextScores] = []
     for start, stop in zip(starts, stops, strict=True):
         count = max(stop - max(start, 1), 0)
         probs = {i: np.zeros(count) for i in scoring}
-        overlaps = {pair: np.zeros(count) for pair in sums}
-        found.append(TextScores(max(start, 1), stop, probs, overlaps))
+        overlaps = {pair: np.zeros(count) for pair in pairs}
+        equal = {pair: np.zeros(count, dtype=bool) for pair in pairs}
+        found.append(TextScores(max(start, 1), stop, probs, overlaps, equal))
     for batch in rounds.batches(len(texts), pool.vocab_size * len(scoring) * _SCORED):
         sequences = open_sequences(build_levels(pool), batch, [texts[n] for n in batch], drafting)
         try:
@@ -122,7 +107,7 @@ def agreements(
             longest = max(found[n].count for n in batch)
             for low in range(0, longest, _SCORED):
                 active = [s for s in sequences if low < found[s.id].count]
-                _score(pool, active, [found[s.id] for s in active], low, sums)
+                _score(pool, active, [found[s.id] for s in active], low)
                 part = min((low + _SCORED) / longest, 1.0)
                 on_part((batch.start + len(batch) * part) / len(texts))
         finally:
@@ -135,15 +120,29 @@ def agreements(
                 easy[:, i] = scores.overlaps[i, target]
             else:
                 easy[:, i] = copied(member.model, text, scores, 1)[1][:, 0]
-    return sums, ease, found
+    return {pair: _agreement(found, pair) for pair in pairs}, ease, found
+
+
+def mean_agreement(
+    found: Sequence[TextScores], pair: tuple[int, int], *, greedy: bool = False
+) -> float:
+    """Return a pair's mean 1 − TV, or its share of equal likeliest tokens; 0 without positions."""
+    parts = [(scores.equal if greedy else scores.overlaps)[pair] for scores in found]
+    return float(np.concatenate(parts).mean()) if any(map(len, parts)) else 0.0
+
+
+def _agreement(found: Sequence[TextScores], pair: tuple[int, int]) -> PairAgreement:
+    if not (positions := sum(scores.count for scores in found)):
+        return PairAgreement()
+    return PairAgreement(
+        acceptance=round(mean_agreement(found, pair), 5),
+        equal_argmax=round(mean_agreement(found, pair, greedy=True), 5),
+        positions=positions,
+    )
 
 
 def _score(
-    pool: CandidatePool,
-    sequences: Sequence[LiveSequence],
-    found: Sequence[TextScores],
-    low: int,
-    sums: dict[tuple[int, int], Agreement],
+    pool: CandidatePool, sequences: Sequence[LiveSequence], found: Sequence[TextScores], low: int
 ) -> None:
     highs = [min(low + _SCORED, scores.count) for scores in found]
     stops = [scores.start + high for scores, high in zip(found, highs, strict=True)]
@@ -161,12 +160,9 @@ def _score(
         top = {i: likeliest(of_texts[n]) for i, of_texts in rows.items()}
         for i, of_texts in rows.items():
             scores.probabilities[i][low:high] = probabilities(of_texts[n], tokens)
-        for (i, k), total in sums.items():
-            shared = overlap(rows[i][n], rows[k][n], pool.vocab_size)
-            scores.overlaps[i, k][low:high] = shared
-            total.overlap += float(shared.sum())
-            total.equal += float((top[i] == top[k]).sum())
-            total.positions += high - low
+        for (i, k), shared in scores.overlaps.items():
+            shared[low:high] = overlap(rows[i][n], rows[k][n], pool.vocab_size)
+            scores.equal[i, k][low:high] = top[i] == top[k]
 
 
 def classes(ease: Sequence[np.ndarray], drafting: DraftingSettings, count: int) -> list[list[int]]:

@@ -290,23 +290,17 @@ class Stages:
         on_outputs, ease, scores = agreement.agreements(
             self.pool, texts, begins, ends, drafting, partial(self.report_share, _AGREEMENT)
         )
-        on_prompts = on_outputs
+        on_prompts = dict.fromkeys(on_outputs)
         if self.settings.thorough:
             ones = [1] * len(texts)
-            on_prompts, *_ = agreement.agreements(self.pool, texts, ones, begins, drafting)
+            found, *_ = agreement.agreements(self.pool, texts, ones, begins, drafting)
+            on_prompts = {pair: alike.acceptance for pair, alike in found.items()}
         # Small classes would differ by chance alone.
         max_classes = max(len(texts) * drafting.places // self.settings.places_per_class, 1)
         classes = agreement.classes(ease, drafting, min(self.settings.classes, max_classes))
         entries = {
-            f"{i} {k}": PairAgreement(
-                acceptance=total.acceptance,
-                equal_argmax=total.equal_argmax,
-                acceptance_on_prompts=(
-                    on_prompts[i, k].acceptance if self.settings.thorough else None
-                ),
-                positions=total.positions,
-            )
-            for (i, k), total in on_outputs.items()
+            f"{i} {k}": alike.model_copy(update={"acceptance_on_prompts": on_prompts[i, k]})
+            for (i, k), alike in on_outputs.items()
         }
         followed: list[FollowedPair] = []
         allowed, target = self.pairs(entries), len(self.pool.members) - 1

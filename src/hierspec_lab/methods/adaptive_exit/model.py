@@ -27,6 +27,7 @@ import torch
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel, Query, Slot, scores_part, takes_trees
+from hierspec.lm.trees import Tree
 from hierspec.utils.reads import pick, sent
 
 
@@ -147,5 +148,7 @@ def _restrict(query: Query, first: int, last: int) -> Query:
     """
     context, start, length = query.context, query.start + first, query.start + last
     if query.tree is not None:
-        return Query(query.slot, context, start, tree=query.tree.first_nodes(length - len(context)))
+        tokens, parents = query.tree.tokens, query.tree.parents
+        count = max(length - len(context), 0)
+        return Query(query.slot, context, start, tree=Tree(tokens[:count], parents[:count]))
     return Query(query.slot, context.first(length), start)

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 
 from hierspec.profiling import costs, rates
-from hierspec.profiling.agreement import agreements
+from hierspec.profiling.agreement import agreements, mean_agreement
 from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.rounds import DraftingSettings
 from hierspec_lab.bench.methods.ours import HierarchyMethod
@@ -87,10 +87,9 @@ def measure_inputs(lab: Lab, temperature: float) -> Inputs:
     lab.report(f"acceptance and costs, temperature {temperature:g}", 0.0)
     texts = rates.continuations(pool, lab.prompts, lab.max_new_tokens, drafting)
     starts, stops = [len(p) for p in lab.prompts], [len(t) for t in texts]
-    sums, *_ = agreements(pool, texts, starts, stops, drafting)
+    *_, scores = agreements(pool, texts, starts, stops, drafting)
     beta, alpha = (
-        (agreement.overlap if temperature else agreement.equal) / max(agreement.positions, 1)
-        for agreement in (sums[0, 2], sums[1, 2])
+        mean_agreement(scores, pair, greedy=not temperature) for pair in ((0, 2), (1, 2))
     )
     small_ms, mid_ms, target_ms = costs.single_calls(pool, texts[0], temperature, REPEATS)
     return Inputs(alpha, beta, mid_ms / target_ms, small_ms / mid_ms)

@@ -11,7 +11,7 @@ from functools import partial
 from statistics import fmean
 
 from hierspec.profiling import rates
-from hierspec.profiling.agreement import agreements
+from hierspec.profiling.agreement import agreements, mean_agreement
 from hierspec.profiling.candidates import CandidatePool, load, parse
 from hierspec.profiling.rounds import DraftingSettings
 from hierspec_lab.bench.summary import standard_error
@@ -58,11 +58,9 @@ def measure_acceptance(lab: Lab, pool: CandidatePool, temperature: float) -> lis
     shares: list[list[float]] = [[] for _ in range(target)]
     for number, (text, prompt) in enumerate(zip(texts, lab.prompts, strict=True)):
         lab.report(f"{stage}: exits read", number / len(texts))
-        sums, *_ = agreements(pool, [text], [len(prompt)], [len(text)], drafting)
+        *_, scores = agreements(pool, [text], [len(prompt)], [len(text)], drafting)
         for i in range(target):
-            agreement = sums[i, target]
-            agreed = agreement.overlap if temperature else agreement.equal
-            shares[i].append(agreed / max(agreement.positions, 1))
+            shares[i].append(mean_agreement(scores, (i, target), greedy=not temperature))
     return shares
 
 
