@@ -296,9 +296,10 @@ def systems(family: Family, window: int = WINDOW) -> MethodSpecs:
     return {name: MethodSpec(levels, rule) for name, levels in levels_by_name.items()}
 
 
-def full_and_vanilla(family: Family) -> MethodSpecs:
-    """Return the full system and the larger drafter alone [P5 Table 3]."""
-    return {name: systems(family)[name] for name in ("vanilla M2", "full")}
+def single_drafters_and_full(family: Family) -> MethodSpecs:
+    """Return each drafter alone and the full system [P5 Table 3]."""
+    vanilla = {name: systems(family)[name] for name in ("vanilla M1", "vanilla M2")}
+    return {**vanilla, "full": _full(family, READ_AS)}
 
 
 WINDOW_SIZES = (2, 6, 10, 15)
@@ -307,7 +308,11 @@ WINDOW_SIZES = (2, 6, 10, 15)
 def windows(family: Family) -> MethodSpecs:
     """Return three systems at several window sizes K [P5 Figure 7]."""
     names = ("vanilla M2", "pre-verify + self-verify", "full")
-    return {f"{name}, K = {k}": systems(family, k)[name] for k in WINDOW_SIZES for name in names}
+    return {
+        f"{name}, K = {k}": (systems(family, k) | {"full": _full(family, READ_AS, k)})[name]
+        for k in WINDOW_SIZES
+        for name in names
+    }
 
 
 def rivals(family: Family) -> MethodSpecs:
@@ -320,6 +325,7 @@ def rivals(family: Family) -> MethodSpecs:
 
 
 THRESHOLDS = (3.0, 5.0, 7.0)  # nats: kept tokens of M2 have 3.6 on average
+READ_AS = "last token"  # of all, nearest the printed σ and η in both families, at 5 nats
 
 
 def readings(family: Family) -> MethodSpecs:
@@ -335,13 +341,20 @@ def readings(family: Family) -> MethodSpecs:
     for threshold in (None, *THRESHOLDS):
         for name in ("self-verify M2", "pre-verify + self-verify"):
             specs[at_threshold(name, threshold)] = _with_threshold(adaptive[name], threshold)
-        for reading, window in READINGS.items():
-            spec = _with_threshold(adaptive["full"], threshold)
-            lower, upper = spec.levels
-            levels = (lower, {**upper, "window": window(threshold)})
-            name = at_threshold(f"full, {reading}", threshold)
-            specs[name] = MethodSpec(levels, spec.top_level)
+        for reading in READINGS:
+            full = _full(family, reading, threshold=threshold)
+            specs[at_threshold(f"full, {reading}", threshold)] = full
     return specs
+
+
+def _full(
+    family: Family, reading: str, window: int = WINDOW, threshold: float | None = None
+) -> MethodSpec:
+    """Return the full system by a reading of what ends M2's turn."""
+    spec = _with_threshold(systems(family, window)["full"], threshold)
+    lower, upper = spec.levels
+    levels = (lower, {**upper, "window": READINGS[reading](threshold)})
+    return MethodSpec(levels, spec.top_level)
 
 
 def at_threshold(system: str, threshold: float | None) -> str:

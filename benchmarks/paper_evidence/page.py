@@ -38,8 +38,8 @@ as an experiment goes), and each look's interval has the level 1 − {ERROR:g} /
 are compared there is one look, at 24 prompts of each. *Holds*: the whole interval is above 0. *Does
 not hold*: the whole interval is below the smallest effect that matters: 3 % of speed, tokens or
 cost between systems, 1 to 2 % between verification rules, half a per cent for P1's heuristic, .03
-of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time, .1 of a token
-kept, half a token of a window, a tenth of P5's gain off mathematics over that on it. A claim that
+of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time or of an
+accuracy, .1 of a token, a tenth of P5's gain off mathematics over that on it. A claim that
 two methods are alike holds if the interval lies within plus or minus the smallest effect that
 matters, and does not hold if it lies outside. Otherwise it is *undecided*. *Needed*: the number of
 prompts that show the smallest effect with probability {POWER:g}, given the measured spread.
@@ -48,7 +48,7 @@ prompts that show the smallest effect with probability {POWER:g}, given the meas
 fails in none. Where two of them decide differently, both are shown, and it does not hold. An item
 does not hold if one of its claims does not, and is undecided if one is. *Beside* marks a claim that
 does not decide its item, since it compares costs that differ in kind, methods with drafters of
-their own, or texts too short for it.
+their own, or texts too short for it, or since it is about the item's reason, or asks for more.
 
 **In time, by weights, by layers.** What is *in time* was measured in seconds, methods taking turns.
 *By weights* charges each call for the weights it runs through (P1's standardized walltime
@@ -200,6 +200,7 @@ def _describe_source(finding: Finding, group: list[Finding]) -> str:
         group: all findings of the claim.
     """
     undecided = [_models(member, group) for member in group if member.verdict == "undecided"]
+    undecided = list(dict.fromkeys(undecided))
     note = finding.experiment.drafter_note(finding.claim.methods)
     parts = [_models(finding, group) + _count(finding), note]
     if undecided and finding.verdict != "undecided":
