@@ -26,7 +26,7 @@ import torch
 from hierspec import Hierarchy
 from hierspec.lm.backend import Span
 from hierspec.lm.load import load
-from hierspec.lm.quantized import quantize
+from hierspec.methods.quantized import quantize
 from hierspec.utils.prompts import apply_chat
 from hierspec.zoo import registry
 

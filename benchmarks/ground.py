@@ -40,8 +40,8 @@ from random_models import open_source
 
 from hierspec.lm.backend import Span
 from hierspec.lm.load import load
-from hierspec.lm.quantized import quantize
 from hierspec.lm.weights import StoredSource, WeightSource, build_hf_model
+from hierspec.methods.quantized import quantize
 from hierspec.zoo.gguf.source import GgufSource
 from hierspec_lab.bench.peers.gguf_file import write_gguf
 

@@ -21,9 +21,9 @@ from hierspec.core.nodes import Draft, Verify
 from hierspec.lm.base import takes_trees
 from hierspec.lm.load import load
 from hierspec.lm.native import library
-from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.methods.quantized import quantize
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 

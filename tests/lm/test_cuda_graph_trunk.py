@@ -21,7 +21,6 @@ from hierspec.drafters.base import DraftCall
 from hierspec.drafters.multi_draft import MultiDrafter
 from hierspec.engine.sequences import LiveSequence
 from hierspec.exact.cases import JumpingController
-from hierspec.lm import quantized
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.device_copy import DeviceCopy
@@ -29,6 +28,7 @@ from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk, trunk_for
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
+from hierspec.methods import quantized
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError, Sampler

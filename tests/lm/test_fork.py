@@ -17,11 +17,11 @@ from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.load import load
-from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
+from hierspec.methods.quantized import quantize
 
 if LAB:
     from hierspec_lab.methods.layer_skip.skipping import SkippingBackend

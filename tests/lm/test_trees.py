@@ -25,13 +25,13 @@ from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
-from hierspec.lm.quantized import quantize
 from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trees import Branches, Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
+from hierspec.methods.quantized import quantize
 
 if LAB:
     from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit

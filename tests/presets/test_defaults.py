@@ -102,10 +102,10 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path):
 
 def test_a_quantized_copy_comes_first_where_the_kernels_run(chat_model, monkeypatch):
     monkeypatch.setattr(library, "load", lambda: "a library")
-    levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
+    released = TargetConfig(model="zoo:smollm2", dtype="float32", device="cpu")
+    levels = defaults.best_unmeasured(released).levels
     assert [level.method for level in levels] == ["suffix", "quantized"]
     assert levels[1].bits == 4, "as the model was released"
-    monkeypatch.setattr(defaults, "SMOLLM2_NAME", "another")
     levels = defaults.best_unmeasured(TargetConfig(model=chat_model, device="cpu")).levels
     assert [level.method for level in levels] == ["suffix", "quantized"], "it is Llama-shaped"
     assert levels[1].bits == 8

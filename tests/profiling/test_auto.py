@@ -148,16 +148,12 @@ def test_kernels_that_turn_out_not_to_compile(family, cache, tmp_path, monkeypat
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 def test_a_plan_from_priors_is_the_planners_own(family, cache, temperature):
-    names = ["quantized", "suffix"]
-    found = priors.profile(
-        TargetConfig(model=family["target"]), [parse(name) for name in names], temperature, SMALL
-    )
+    named = [parse(name) for name in ("quantized", "suffix")]
+    found = priors.profile(TargetConfig(model=family["target"]), named, temperature, SMALL)
     *drafts, target = found.models
     assert [model.name for model in drafts] == ["suffix", "quantized"]
     assert drafts[1].call_ms == target.call_ms / 2
-    suffix, copied = (
-        priors.ACCEPTANCE[key][temperature > 0] for key in (("suffix", 0), ("quantized", 8))
-    )
+    copied, suffix = (one.level.prior_acceptance[temperature > 0] for one in named)
     problem = ideal(
         [model.call_ms for model in found.models],
         [[0, suffix, suffix], [0, 0, copied], [0, 0, 0]],

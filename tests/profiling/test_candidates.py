@@ -48,7 +48,7 @@ def test_candidates(text, method, fields):
     for key, value in fields.items():
         assert getattr(candidate.level, key) == value
     scoring = method in ("draft_model", "early_exit", "quantized") and "num_drafts" not in fields
-    assert candidate.can_verify == (scoring and not candidate.window.signal)
+    assert candidate.can_verify == (scoring and not candidate.level.window.signal)
 
 
 @pytest.mark.parametrize(

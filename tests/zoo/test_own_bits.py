@@ -16,8 +16,8 @@ from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
 from hierspec.lm.native.gguf_blocks import DECODERS
-from hierspec.lm.quantized import copies_that_pay, quantize
 from hierspec.lm.weights import build_hf_model
+from hierspec.methods.quantized import copies_that_pay, quantize
 from hierspec.presets import defaults
 from hierspec.zoo.gguf.source import open_gguf
 

@@ -14,6 +14,7 @@ from hierspec.lm.backend import Backend
 from hierspec.lm.lean.shape import unsupported_reason
 from hierspec.lm.load import load, wrap
 from hierspec.lm.loaded import Watch, take
+from hierspec.lm.native import library
 from hierspec.lm.saved_tokenizer import read_tokenizer
 from hierspec.lm.weights import WeightSource, validate_reference
 from hierspec.utils import machine
@@ -153,6 +154,17 @@ def can_be_copied(target: TargetConfig) -> bool:
     if target.backend == "hf" or is_adapter(target.model) or runs_on_own_layers(target):
         return False
     return unsupported_reason(model_config(target.model)) is None
+
+
+def bits_in_kernels(target: TargetConfig) -> float | None:
+    """Return the bits of a weight of a file that the kernels run in its own; else ``None``."""
+    as_stored = target.dtype == "auto" and target.backend in ("auto", "deterministic")
+    if isinstance(target.model, ModelInMemory) or not as_stored:
+        return None
+    if machine.device(target.device).type != "cpu" or library.load() is None:
+        return None
+    bits = registry.bits_in_file(target.model)
+    return None if bits is None or unsupported_reason(model_config(target.model)) else bits
 
 
 def load_tokenizer_of(model: Any) -> Any:

@@ -28,17 +28,19 @@ def levels(drafts: Any) -> list[Mapping[str, Any]]:
     """
     if isinstance(drafts, str | Mapping) or is_model(drafts) or not isinstance(drafts, Iterable):
         drafts = [drafts]
-    chain = [_to_level(draft) for draft in drafts]
+    chain = [to_level(draft) for draft in drafts]
     chain.sort(key=lambda level: not _copies(level.get("method")))  # stable
     return [_with_defaults(level, index, len(chain)) for index, level in enumerate(chain)]
 
 
-def _to_level(draft: Any) -> dict[str, Any]:
+def to_level(draft: Any) -> dict[str, Any]:
+    """Return the level of one draft; a name that is no method's is a model's."""
     if isinstance(draft, Mapping):
         return dict(draft)
-    if isinstance(draft, str) and not isinstance(draft, ModelInMemory):
-        return methods.from_short(draft) or {"method": "draft_model", "model": draft}
-    if hasattr(draft, "__fspath__") or is_model(draft):
+    named = isinstance(draft, str) and not isinstance(draft, ModelInMemory)
+    if named and (level := methods.from_short(draft)) is not None:
+        return level
+    if isinstance(draft, str) or hasattr(draft, "__fspath__") or is_model(draft):
         return {"method": "draft_model", "model": draft}
     names = ", ".join(methods.short_forms())
     raise HierspecError(

@@ -10,7 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, TypeVar
 
 from pydantic import ValidationInfo, field_validator
 
@@ -45,6 +45,8 @@ class Capabilities:
         planned: ``auto`` and ``hierspec plan`` may choose it.
         cost: what a call of it costs, roughly, before it is measured: 0 next to nothing, 1 a
             part of the target, 2 a model of its own, 3 the whole target.
+        acceptance: what share of its tokens a verifier keeps, roughly, before it is measured: of
+            greedy drafts, and at temperature 1.
         trees: on an accelerator ``auto`` also tries it with several drafts from one position.
     """
 
@@ -56,7 +58,20 @@ class Capabilities:
     predicts: bool = False
     planned: bool = False
     cost: int = 2
+    acceptance: tuple[float, float] = (0.35, 0.35)
     trees: bool = False
+
+
+class OwnPreset(NamedTuple):
+    """The preset in which a method drafts alone (:class:`hierspec.presets.systems.Preset`)."""
+
+    name: str
+    summary: str
+    num_speculative_tokens: int
+    source: str = ""
+    citation: str = ""  # of the paper that ``source`` names
+    verify: str = "tokenwise"  # the target's rule
+    models: Mapping[str, Any] = {}  # of a method with a model: ``target``, ``drafts``, ``needs``
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -107,6 +122,7 @@ class LevelConfig:
 
     capabilities: ClassVar[Capabilities] = Capabilities()
     short_forms: ClassVar[tuple[str, ...]] = ()  # of ``--draft``, as help texts show them
+    preset: ClassVar[OwnPreset | None] = None
     # Keys that only a first level may set → the value that is allowed elsewhere, and why.
     only_first: ClassVar[Mapping[str, tuple[Any, str]]] = {}
     maker: ClassVar[Any] = None  # what :func:`.methods.register_method` made the class of
@@ -183,6 +199,27 @@ class LevelConfig:
         """Return the bytes of its model's weights; ``None``: those of the backend it runs on."""
         return None
 
+    # --- what is known of it before it is measured
+
+    @property
+    def prior_acceptance(self) -> tuple[float, float]:
+        """What share of its tokens a verifier keeps: of greedy drafts, and at temperature 1."""
+        return self.capabilities.acceptance
+
+    @classmethod
+    def default_levels(cls, target: Any) -> Sequence[LevelConfig]:
+        """Return levels, its own last, for a target without any; none where others draft better.
+
+        Args:
+            target: a :class:`.schema.TargetConfig`.
+        """
+        return ()
+
+    @classmethod
+    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+        """Return the candidates of this method that ``auto`` measures for a released target."""
+        return ()
+
     # --- its names
 
     @classmethod
@@ -203,11 +240,6 @@ class LevelConfig:
             raise HierspecError(f"draft '{name}:{value}': {name} has no options: write {name}")
         return {own[0]: value} if colon else {}
 
-    @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        """Return the candidates of this method that ``auto`` measures for a released target."""
-        return ()
-
 
 _EVERY_LEVEL = frozenset(field.name for field in dataclasses.fields(LevelConfig))
 
@@ -219,6 +251,7 @@ def method_name(level: type[LevelConfig]) -> str:
 
 # --- levels that copy text
 
+_ONLY_COPIES = "cannot verify drafts, since it only copies text; put it first"
 # Fields that mean nothing for a level that copies: field → the value that is allowed, and why.
 _NOT_OF_LOOK_UPS = {
     "temperature": (None, "copies tokens and scores none, so temperature has no use; remove it"),
@@ -229,9 +262,6 @@ _NOT_OF_LOOK_UPS = {
     ),
     "num_drafts": (1, "makes only one draft; remove num_drafts"),
 }
-
-
-PLANNED_LOOK_UP = Capabilities(verifies=False, copies=True, planned=True, cost=0)
 
 
 @checked_dataclass
@@ -250,7 +280,7 @@ class LookUpConfig(LevelConfig):
 
     @property
     def only_drafts(self) -> str:
-        return f"{self.method} cannot verify drafts, since it only copies text; put it first"
+        return f"{self.method} {_ONLY_COPIES}"
 
     def weight_bytes(self, model: Any) -> int:
         return 0
@@ -266,6 +296,4 @@ def validate_not_of_look_ups(level: LevelConfig) -> None:
         if getattr(level, name) != allowed:
             raise HierspecError(f"{name}: {level.method} {message}")
     if level.verify is not None:
-        raise HierspecError(
-            f"{level.method} cannot verify drafts, since it only copies text; put it first"
-        )
+        raise HierspecError(f"{level.method} {_ONLY_COPIES}")

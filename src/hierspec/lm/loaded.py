@@ -2,8 +2,8 @@
 
 A model's layers in torch take several times as long on a CPU as the kernels do, so its weights are
 taken into them: packed once a model, matrix by matrix, shared by all hierarchies over it and freed
-with it. Where the kernels would not compute what the model does (adapters, hooks, quantized
-weights, …) its own layers run. What was packed is compared with the model before each generation.
+with it. Where the kernels would not compute what the model does (adapters, hooks, weights in few
+bits, …) its own layers run. What was packed is compared with the model before each generation.
 """
 
 from __future__ import annotations

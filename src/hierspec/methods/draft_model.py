@@ -36,7 +36,9 @@ class DraftModelConfig(LevelConfig):
             only level of a hierarchy [PEARL].
     """
 
-    capabilities = Capabilities(predicts=True, reads_tokenizer=True, planned=True, trees=True)
+    capabilities = Capabilities(
+        predicts=True, reads_tokenizer=True, planned=True, acceptance=(0.65, 0.71), trees=True
+    )
     only_first = {"ahead": (False, "only the first level drafts ahead; remove it")}  # noqa: RUF012
 
     method: Literal["draft_model"] = "draft_model"

@@ -10,8 +10,9 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
 from hierspec.config.fields import ModelName
-from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
+from hierspec.config.levels import Capabilities, LevelConfig, OwnPreset, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.config.schema import TargetConfig
 from hierspec.utils.schema import checked_dataclass
 from hierspec.zoo import registry, trained
 
@@ -29,9 +30,28 @@ class Eagle3LevelConfig(LevelConfig):
     """
 
     capabilities = Capabilities(
-        verifies=False, drafts_as_it_scores=False, planned=True, cost=1, trees=True
-    )  # its drafts also depend on its own states of their tokens
+        verifies=False,
+        drafts_as_it_scores=False,  # its drafts also depend on its own states of their tokens
+        planned=True,
+        cost=1,
+        acceptance=(0.33, 0.32),
+        trees=True,
+    )
     short_forms = ("eagle3:FOLDER",)
+    preset = OwnPreset(  # the paper drafts a tree, this a chain
+        "eagle3",
+        "a network that reads the target's hidden states",
+        4,
+        "EAGLE-3",
+        "EAGLE-3: scaling up inference acceleration of large language models via training-time "
+        "test (Li et al., 2025, arXiv 2503.01840)",
+        verify="block",
+        models={
+            "target": registry.SMOLLM2_NAME,
+            "drafts": (registry.SMOLLM2_EAGLE3,),
+            "needs": "an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
+        },
+    )
 
     method: Literal["eagle3"] = "eagle3"
     model: ModelName
@@ -84,5 +104,10 @@ class Eagle3LevelConfig(LevelConfig):
         return {"model": folder or registry.SMOLLM2_EAGLE3} if kind == "eagle3" else None
 
     @classmethod
+    def default_levels(cls, target: TargetConfig) -> Sequence[Eagle3LevelConfig]:
+        names = trained.of_kind(trained.EAGLE3_KIND, target.model)
+        return [cls(model=name, num_speculative_tokens=5) for name in names]
+
+    @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        return [n for n in trained.drafters_for(target) if trained.kind(n) == trained.EAGLE3_KIND]
+        return trained.of_kind(trained.EAGLE3_KIND, target)

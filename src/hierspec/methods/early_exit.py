@@ -6,11 +6,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal
 
 from hierspec.config.fields import HeadsPath
+from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.utils import machine
+from hierspec.utils.files import expand_user
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
 from hierspec.zoo import trained
 
@@ -29,7 +31,7 @@ class EarlyExitConfig(LevelConfig):
             [P1 §4.1]; ``None``: the target's own final norm and head.
     """
 
-    capabilities = Capabilities(cache="layers", planned=True, cost=1)
+    capabilities = Capabilities(cache="layers", planned=True, cost=1, acceptance=(0.34, 0.37))
     short_forms = ("exit:LAYER",)
 
     method: Literal["early_exit"] = "early_exit"
@@ -59,6 +61,15 @@ class EarlyExitConfig(LevelConfig):
         return {"exit_layer": int(layer)}
 
     @classmethod
+    def default_levels(cls, target: TargetConfig) -> Sequence[EarlyExitConfig]:
+        """Return the two lowest trained exits as levels, or the only one."""
+        heads, layers = trained_exits(target.model)
+        return [
+            cls(exit_layer=layer, head=heads, num_speculative_tokens=budget, verify=rule)
+            for layer, budget, rule in zip(layers, (3, 8), (None, "block"), strict=False)
+        ]
+
+    @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
         """Return the exits that heads are shipped for, unless a copy of the target is better.
 
@@ -69,7 +80,7 @@ class EarlyExitConfig(LevelConfig):
         from hierspec.config.checkpoints import can_be_copied
         from hierspec.lm.native import library
 
-        heads = [n for n in trained.drafters_for(target) if trained.kind(n) == trained.HEADS_KIND]
+        heads = trained.of_kind(trained.HEADS_KIND, target)
         on_cpu = machine.device("auto").type == "cpu"
         own = TargetConfig(model=target)
         if not heads or (on_cpu and can_be_copied(own) and library.is_expected()):
@@ -90,6 +101,19 @@ def exit_model(target: TargetInfo, layer: int, heads: str | None) -> ExitModel:
     parts = target.share("vocabulary parts, by file of heads", dict[Any, Any])
     head = load_head(heads, layer, target.trunk.backend, target.name, parts)
     return target.trunk.view(layer, head)
+
+
+def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
+    """Return the exit heads shipped for a target or in its folder, and the layers of the exits."""
+    names = trained.of_kind(trained.HEADS_KIND, target)
+    is_name = not isinstance(target, ModelInMemory)
+    if is_name and (expand_user(target) / trained.HEADS_FILE).is_file():
+        names.append(target)
+    if not names:
+        return None, ()
+    from hierspec.config import exit_heads  # imports torch
+
+    return names[0], exit_heads.read(names[0]).exits
 
 
 def heads_files(heads: str | None) -> tuple[str, ...]:

@@ -18,7 +18,7 @@ from hierspec.zoo import registry
 class NgramTableConfig(LevelConfig):
     """N-gram counts of a corpus, with back-off."""
 
-    capabilities = Capabilities(reads_tokenizer=True, planned=True, cost=0)
+    capabilities = Capabilities(reads_tokenizer=True, planned=True, cost=0, acceptance=(0.35, 0.40))
     short_forms = ("ngram:TABLE",)
 
     method: Literal["ngram_table"] = "ngram_table"

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hierspec.config.levels import PLANNED_LOOK_UP, LookUpConfig, TargetInfo
+from hierspec.config.levels import LookUpConfig, OwnPreset, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.utils.schema import Count, checked_dataclass
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 class PromptLookupConfig(LookUpConfig):
     """Copies what followed the last occurrence of the latest n-gram in the context."""
 
-    capabilities = PLANNED_LOOK_UP
+    capabilities = replace(LookUpConfig.capabilities, planned=True, acceptance=(0.36, 0.12))
     short_forms = ("ngram", "prompt-lookup")
+    preset = OwnPreset("prompt-lookup", "copies from the context, no draft model", 8)
 
     method: Literal["prompt_lookup"] = "prompt_lookup"
     prompt_lookup_min: Count = 2

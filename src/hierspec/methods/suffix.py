@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal
 
-from hierspec.config.levels import PLANNED_LOOK_UP, LookUpConfig, TargetInfo
+from hierspec.config.levels import LookUpConfig, OwnPreset, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.config.schema import TargetConfig
 from hierspec.utils.schema import Natural, PositiveInteger, checked_dataclass
 
 if TYPE_CHECKING:
@@ -23,8 +25,16 @@ class SuffixConfig(LookUpConfig):
         store: how many tokens of this hierarchy's earlier greedy outputs are kept and copied from.
     """
 
-    capabilities = PLANNED_LOOK_UP
+    capabilities = replace(LookUpConfig.capabilities, planned=True, acceptance=(0.44, 0.16))
     short_forms = ("suffix",)
+    preset = OwnPreset(
+        "suffix",
+        "copies what followed most often in the text",
+        16,
+        "SuffixDecoding",
+        "SuffixDecoding: extreme speculative decoding for emerging AI applications "
+        "(Oliaro et al., 2024, arXiv 2411.04975)",
+    )
 
     method: Literal["suffix"] = "suffix"
     max_order: PositiveInteger = 32
@@ -38,6 +48,13 @@ class SuffixConfig(LookUpConfig):
     @classmethod
     def from_short(cls, draft: str) -> Mapping[str, Any] | None:
         return {} if draft == "suffix" else None
+
+    @classmethod
+    def default_levels(cls, target: TargetConfig) -> Sequence[SuffixConfig]:
+        from hierspec.config.checkpoints import bits_in_kernels
+
+        # A float32 target checks some more tokens at little cost, one in few bits does not.
+        return (cls(num_speculative_tokens=8 if bits_in_kernels(target) is None else 3),)
 
     @classmethod
     def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:

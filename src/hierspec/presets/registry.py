@@ -16,13 +16,12 @@ from pathlib import Path
 from hierspec.config import arguments
 from hierspec.config.chains import find_levels
 from hierspec.config.drafts import is_method
-from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.config.target import model_config, validate_model_name
 from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.methods.draft_model import DraftModelConfig
+from hierspec.methods.early_exit import trained_exits
 from hierspec.utils import plugins
-from hierspec.utils.files import expand_user
 from hierspec.zoo import trained
 from hierspec.zoo.registry import is_shipped
 
@@ -72,14 +71,14 @@ def preset(
         hint = f"did you mean {near[0]!r}? There are" if near else "there are"
         raise HierspecError(f"no preset called {name!r}; {hint}: {', '.join(names)}")
     for draft in drafts:
-        if is_method(draft) and trained.kind(draft) != trained.EAGLE3_KIND:
+        if is_method(draft) and not trained.kind(draft):
             raise HierspecError(
                 f"preset {name!r} takes models as drafts, and {draft!r} is not one: in Python "
                 f"Hierarchy(target, drafts=[{str(draft)!r}]); on the command line leave "
                 "--hierarchy out, or name a preset or a file"
             )
     for ref in (*((target.model,) if target else ()), *drafts):
-        if trained.kind(ref) not in (trained.EAGLE3_KIND, trained.HEADS_KIND):
+        if trained.is_model(ref):
             validate_model_name(ref)  # before the number of drafts is checked
     chosen = PRESETS[name]
     if target is None:
@@ -166,18 +165,3 @@ def _validate_num_drafts(name: str, num_drafts: int) -> None:
     if limit is not None and num_drafts > limit:
         uses = {0: "no draft model", 1: "one draft model"}.get(limit, f"{limit} draft models")
         raise HierspecError(f"preset {name!r} uses {uses}, and {num_drafts} are named")
-
-
-def trained_exits(target: str) -> tuple[str | None, tuple[int, ...]]:
-    """Return the exit heads shipped for a target or in its folder, and the layers of the exits."""
-    names = [ref for ref in trained.drafters_for(target) if trained.kind(ref) == trained.HEADS_KIND]
-    if (
-        not isinstance(target, ModelInMemory)
-        and (expand_user(target) / trained.HEADS_FILE).is_file()
-    ):
-        names.append(target)
-    if not names:
-        return None, ()
-    from hierspec.config import exit_heads  # imports torch
-
-    return names[0], exit_heads.read(names[0]).exits

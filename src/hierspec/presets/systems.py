@@ -1,4 +1,4 @@
-"""The five papers' systems, and drafters that are no draft models, as presets.
+"""The five papers' systems, and methods that draft alone, as presets.
 
 Each is a function from :class:`PresetModels` to a :class:`HierarchyConfig`. Numbers are the papers'
 own where they give any. Two things differ to keep the target's distribution (MATH): recovered and
@@ -12,18 +12,16 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from hierspec.config import methods
 from hierspec.config.chains import AnyLevelConfig, ConcatenateConfig
+from hierspec.config.levels import OwnPreset
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow
 from hierspec.errors import HierspecError
 from hierspec.methods.draft_model import DraftModelConfig
-from hierspec.methods.eagle3 import Eagle3LevelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
-from hierspec.methods.prompt_lookup import PromptLookupConfig
-from hierspec.methods.quantized import QuantizedConfig
-from hierspec.methods.suffix import SuffixConfig
 from hierspec.utils import plugins
-from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET, SMOLLM2_EAGLE3, SMOLLM2_NAME
+from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
 
 TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
 DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
@@ -116,12 +114,6 @@ PAPERS = {
     "speculative sampling (Chen et al., 2023, arXiv 2302.01318)",
     "LayerSkip": "LayerSkip: early-exit inference and self-speculative decoding "
     "(Elhoushi et al., 2024, arXiv 2404.16710)",
-    "SuffixDecoding": "SuffixDecoding: extreme speculative decoding for emerging AI applications "
-    "(Oliaro et al., 2024, arXiv 2411.04975)",
-    "QuantSpec": "QuantSpec: self-speculative decoding with hierarchical quantized KV cache "
-    "(Tiwari et al., 2025, arXiv 2502.10424)",
-    "EAGLE-3": "EAGLE-3: scaling up inference acceleration of large language models via "
-    "training-time test (Li et al., 2025, arXiv 2503.01840)",
 }
 
 
@@ -390,51 +382,19 @@ def horizontal(models: PresetModels) -> HierarchyConfig:
     )
 
 
-# --- one drafter that is no draft model: look-ups, a copy of the target, EAGLE-3
+# --- a method alone, as its file says
 
 
-@register_preset("prompt-lookup", "copies from the context, no draft model", max_drafts=0)
-def prompt_lookup(models: PresetModels) -> HierarchyConfig:
-    return models.with_levels(PromptLookupConfig(num_speculative_tokens=DRAFT_BUDGET))
+def _register_own(level: type[Any], own: OwnPreset) -> None:
+    @register_preset(own.name, own.summary, own.source, int(bool(own.models)), **own.models)
+    def make(models: PresetModels) -> HierarchyConfig:  # pyright: ignore[reportUnusedFunction]
+        model = {"model": models.drafts[-1]} if own.models else {}
+        drafter = level(num_speculative_tokens=own.num_speculative_tokens, **model)
+        return models.with_levels(drafter, verify=own.verify)
+
+    PAPERS.update({own.source: own.citation} if own.source else {})
 
 
-@register_preset(
-    "suffix", "copies what followed most often in the text", "SuffixDecoding", max_drafts=0
-)
-def suffix(models: PresetModels) -> HierarchyConfig:
-    """Copy the most frequent continuation in the text (Oliaro et al., 2024), without a draft model.
-
-    :mod:`hierspec.drafters.suffix` says what differs: one draft instead of a tree, and no store of
-    earlier outputs unless the level asks for one.
-    """
-    return models.with_levels(SuffixConfig(num_speculative_tokens=16))
-
-
-@register_preset(
-    "quantized", "the target in int8 drafts on its own cache", "QuantSpec", max_drafts=0
-)
-def quantized(models: PresetModels) -> HierarchyConfig:
-    """Draft with an int8 copy of the target (after Tiwari et al., 2025).
-
-    QuantSpec drafts with 4-bit weights and keeps a 4-bit copy of the keys and values; here weights
-    are int8 and the cache is the target's own.
-    """
-    return models.with_levels(QuantizedConfig(num_speculative_tokens=10))
-
-
-@register_preset(
-    "eagle3",
-    "a network that reads the target's hidden states",
-    "EAGLE-3",
-    max_drafts=1,
-    target=SMOLLM2_NAME,
-    drafts=(SMOLLM2_EAGLE3,),
-    needs="an EAGLE-3 drafter (hierspec heads train --kind eagle3 makes one)",
-)
-def eagle3(models: PresetModels) -> HierarchyConfig:
-    """Draft a chain with an EAGLE-3 network (Li et al., 2025, draft a tree); verify it by block.
-
-    The draft model is the folder of a network, as ``hierspec heads train --kind eagle3`` writes it.
-    """
-    drafter = Eagle3LevelConfig(model=models.drafts[-1], num_speculative_tokens=4)
-    return models.with_levels(drafter, verify="block")
+for _level in sorted(methods.built_in(), key=lambda one: bool(one.preset and one.preset.models)):
+    if _level.preset is not None:
+        _register_own(_level, _level.preset)

@@ -11,6 +11,7 @@ from typing import Any
 from hierspec.config import methods
 from hierspec.config.build import LevelModels
 from hierspec.config.checkpoints import Loaded
+from hierspec.config.drafts import to_level
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import LevelConfig
 from hierspec.config.model_defaults import add_tokenizer_eos
@@ -42,19 +43,10 @@ class Candidate:
     level: LevelConfig
 
     @property
-    def is_planned(self) -> bool:
-        """Whether the planner can choose it: a plug-in's method has to say that it can."""
-        return self.level.capabilities.planned
-
-    @property
     def can_verify(self) -> bool:
         """Whether it may also verify: makers of several drafts, and what costs nothing, do not."""
         known = self.level.capabilities
         return known.verifies and known.cost > 0 and self.makes_one
-
-    @property
-    def window(self) -> Window:
-        return self.level.window
 
     @property
     def makes_several(self) -> bool:
@@ -64,7 +56,7 @@ class Candidate:
     @property
     def makes_one(self) -> bool:
         """Whether it makes one draft and could make several: its window reads no signal."""
-        return not self.makes_several and not self.window.signal
+        return not self.makes_several and not self.level.window.signal
 
     def with_drafts(self, count: int) -> Candidate:
         """Return the same model with ``count`` drafts at a place."""
@@ -92,12 +84,17 @@ def parse(text: str) -> Candidate:
         HierspecError: with what is wrong and how it is written.
     """
     if isinstance(text, ModelInMemory):
-        return _candidate(str(text), {"method": "draft_model", "model": text})
+        return _candidate(str(text), to_level(text))
     text = text.strip()
     if text.startswith("{"):
         return _candidate(text, json_object(text, f"candidate {text[:40]!r}", "a level"))
     head, *rest = text.split(",")
-    level = _method(head)
+    if not head:
+        raise HierspecError(
+            f"a candidate is empty: name a model, {', '.join(methods.short_forms())}"
+        )
+    # The shipped table; in Python's list of drafts a look-up.
+    level: dict[str, Any] = {"method": "ngram_table"} if head == "ngram" else to_level(head)
     for option in rest:
         key, equals, value = option.partition("=")
         if key not in _OPTIONS or not equals:
@@ -119,7 +116,7 @@ def parse(text: str) -> Candidate:
 def validate_planned(candidates: Sequence[Candidate]) -> None:
     """Refuse candidates that the planner cannot choose."""
     for candidate in candidates:
-        if not candidate.is_planned:
+        if not candidate.level.capabilities.planned:
             raise HierspecError(
                 f"candidate {candidate.name!r}: {candidate.level.method} comes from a plug-in and "
                 "cannot be planned; name it in a hierarchy"
@@ -179,9 +176,7 @@ def possible_pairs(
 def default_names(target: str, dtype: str = "auto") -> list[str]:
     """Return the default candidates for a target in a data type, as :func:`parse` reads them.
 
-    A released model gets look-ups, and whatever is shipped for it: trained exits, EAGLE-3, small
-    models on its tokenizer. Exits are left out where its int8 copy runs in the compiled kernels:
-    a few of the target's own layers then cost more than the whole copy, which agrees far better.
+    A released model gets those of every method: look-ups, copies, and whatever is shipped for it.
     """
     if registry.is_shipped(target):
         names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
@@ -189,16 +184,6 @@ def default_names(target: str, dtype: str = "auto") -> list[str]:
             names[3:4] = ["exit:1", "exit:2", "exit:4"]
         return [name for name in names if name != target]
     return [name for level in methods.built_in() for name in level.names_for_auto(target, dtype)]
-
-
-def _method(head: str) -> dict[str, Any]:
-    if not head:
-        raise HierspecError(
-            f"a candidate is empty: name a model, {', '.join(methods.short_forms())}"
-        )
-    if head == "ngram":  # the shipped table; in Python's list of drafts a look-up
-        return {"method": "ngram_table"}
-    return methods.from_short(head) or {"method": "draft_model", "model": head}
 
 
 def _number(text: str, value: str) -> float:
@@ -288,7 +273,7 @@ class PoolMember:
     @property
     def window(self) -> Window:
         """A window that reads the signal of the candidate's window and never stops."""
-        signal = None if self.candidate is None else self.candidate.window.signal
+        signal = None if self.candidate is None else self.candidate.level.window.signal
         return FixedWindow() if signal is None else WatchingWindow(signal)
 
 

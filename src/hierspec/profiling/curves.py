@@ -31,7 +31,7 @@ def pairs(
     names = [member.name for member in pool.members]
     member, target = pool.members[drafter], len(names) - 1
     assert member.candidate is not None
-    window, lengths = member.candidate.window, np.array(drafts.lengths)
+    window, lengths = member.candidate.level.window, np.array(drafts.lengths)
     by_verifier: dict[int, Curves] = {
         k: {"block": np.stack(drafts.block[k]), "tokenwise": np.stack(drafts.tokenwise[k])}
         for k in drafts.block

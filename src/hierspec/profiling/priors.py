@@ -6,7 +6,7 @@ never kept in its file.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -30,23 +30,6 @@ from .schema import (
 )
 from .settings import ProfileSettings
 
-# The share of its tokens that a method's verifier keeps: greedy, and at temperature 1. From
-# benchmarks/results: copies (those of fewer than 8 bits not calibrated), look-ups in smollm2-16bit
-# (as means of tokens a call), trained-eagle3, trained-heads; tables and draft models: those of the
-# shipped family (zoo/data/metrics.json).
-ACCEPTANCE: Mapping[tuple[str, int], tuple[float, float]] = {
-    ("quantized", 8): (0.986, 0.974),
-    ("quantized", 6): (0.961, 0.947),
-    ("quantized", 5): (0.935, 0.898),
-    ("quantized", 4): (0.878, 0.824),
-    ("suffix", 0): (0.44, 0.16),
-    ("prompt_lookup", 0): (0.36, 0.12),
-    ("ngram_table", 0): (0.35, 0.40),
-    ("draft_model", 0): (0.65, 0.71),
-    ("eagle3", 0): (0.33, 0.32),
-    ("early_exit", 0): (0.34, 0.37),
-}
-_OTHER = (0.35, 0.35)  # of another method
 _WEIGHTS_PER_MS = 1e7  # that are read in 16 bits, at 20 GB/s; plans depend on ratios alone
 ROWS = 12  # further tokens of a check that cost about as much as a call on one
 CALLS, AGREEMENT, CHECKS = "calls", "acceptance", "checks"  # what may rest on priors
@@ -118,9 +101,8 @@ def complete(
     guessed = [pair for pair in pairs if pair not in known]
 
     def survival(i: int, k: int) -> MeasuredPair:
-        level = candidates[i].level
-        rates = ACCEPTANCE.get((level.method, getattr(level, "bits", 0)), _OTHER)
-        curve = [rates[temperature > 0] ** m for m in range(max_tokens + 1)]
+        rate = candidates[i].level.prior_acceptance[temperature > 0]
+        curve = [rate**m for m in range(max_tokens + 1)]
         return MeasuredPair(
             drafter=i,
             verifier=k,

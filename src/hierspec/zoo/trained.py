@@ -42,10 +42,19 @@ def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
     return tuple(sorted({f"{PREFIX}{file.parent.name}" for file in files}))
 
 
+def of_kind(name: str, target: str) -> list[str]:
+    """Return those of :func:`drafters_for` that are of a kind."""
+    return [drafter for drafter in drafters_for(target) if kind(drafter) == name]
+
+
 def siblings_of(target: str) -> tuple[str, ...]:
     """Return those of :func:`drafters_for` that are models themselves."""
-    names = drafters_for(target)
-    return tuple(name for name in names if kind(name) not in (EAGLE3_KIND, HEADS_KIND))
+    return tuple(filter(is_model, drafters_for(target)))
+
+
+def is_model(name: str) -> bool:
+    """Return whether a name is none of a drafter that reads the states of its target."""
+    return kind(name) not in (EAGLE3_KIND, HEADS_KIND)
 
 
 def is_for_smollm2(drafter: str) -> bool:

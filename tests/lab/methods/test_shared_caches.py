@@ -25,13 +25,13 @@ from hierspec.lm.base import Query
 from hierspec.lm.hf.cache import Storage
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.native import library
-from hierspec.lm.quantized import quantize
 from hierspec.lm.trees import Tree
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.slots import TrunkSlots
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
+from hierspec.methods.quantized import quantize
 from hierspec_lab.methods.layer_skip.skipping import Skip, SkippingBackend
 from hierspec_lab.methods.retrieval.model import RetrievalModel
 

@@ -23,9 +23,9 @@ from hierspec.lm.native import library
 from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
 from hierspec.lm.native.matrices import PackedMatrix
 from hierspec.lm.products import product
-from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
+from hierspec.methods.quantized import quantize
 from hierspec.zoo import registry
 
 DTYPES = [torch.float32, torch.bfloat16]

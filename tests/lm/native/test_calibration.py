@@ -18,8 +18,7 @@ from hierspec.lm.native.backend import COPY_FORMS
 from hierspec.lm.native.calibration import NotCalibratedWarning
 from hierspec.lm.native.formats import FORMATS
 from hierspec.lm.native.rounding import round_to
-from hierspec.lm.quantized import quantize
-from hierspec.methods.quantized import QuantizedConfig
+from hierspec.methods.quantized import QuantizedConfig, quantize
 
 FORMS = sorted(COPY_FORMS.values())
 
@@ -112,7 +111,9 @@ def test_a_copy_is_calibrated_once_and_again_where_the_file_is_damaged(
 def test_when_a_copy_is_calibrated(tmp_path, monkeypatch):
     path, made = save_tiny("llama", tmp_path / "m", seed=1), []
     backend = load(path, dtype=torch.float32)
-    monkeypatch.setattr("hierspec.lm.quantized.calibrated_copy", lambda _, bits: made.append(bits))
+    monkeypatch.setattr(
+        "hierspec.lm.native.calibration.calibrated_copy", lambda _, bits: made.append(bits)
+    )
     for bits in COPY_FORMS:
         quantize(backend, bits, "auto")
     assert sorted(made) == [4, 5, 6]

@@ -22,9 +22,9 @@ from hierspec.lm.base import Query, drafts_in_one_call
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
-from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.methods.quantized import quantize
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 

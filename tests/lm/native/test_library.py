@@ -16,7 +16,7 @@ from unpacking import dense
 from hierspec.lm.load import load
 from hierspec.lm.native import compiler, library
 from hierspec.lm.native.matrices import PackedMatrix
-from hierspec.lm.quantized import quantize
+from hierspec.methods.quantized import quantize
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 TRIED = 3  # compiled by `load`: the layers, and the products of two formats

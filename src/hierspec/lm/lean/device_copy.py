@@ -82,18 +82,18 @@ class DeviceCopy(LeanBackend):
         vars(self).update(vars(backend))
         matrices: list[DeviceMatrix] = []
 
-        def quantized(matrix: Matrix, bits: int) -> DeviceMatrix:
+        def copied(matrix: Matrix, bits: int) -> DeviceMatrix:
             matrices.append(DeviceMatrix(matrix.dense(), matrix.bias, bits))
             return matrices[-1]
 
-        def quantized_layer(layer: Layer) -> Layer:
+        def copied_layer(layer: Layer) -> Layer:
             names = ("qkv", "out", "gate_up", "down")
             return dataclasses.replace(
-                layer, **{name: quantized(getattr(layer, name), bits) for name in names}
+                layer, **{name: copied(getattr(layer, name), bits) for name in names}
             )
 
-        self.stack = [quantized_layer(layer) for layer in backend.stack]
-        self._lm_head = quantized(backend._lm_head, 8)  # its errors are errors of the scores
+        self.stack = [copied_layer(layer) for layer in backend.stack]
+        self._lm_head = copied(backend._lm_head, 8)  # its errors are errors of the scores
         self.weight_dtype = torch.int8
         self.name = f"{backend.name}:int{bits}"
         self._num_bytes = sum(matrix.num_bytes for matrix in matrices)

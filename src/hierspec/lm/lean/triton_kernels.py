@@ -1,4 +1,4 @@
-"""Kernels for GPUs, in Triton: the parts of a layer between its products, and quantized products.
+"""Kernels for GPUs, in Triton: the parts of a layer between its products, and products in few bits.
 
 Everything is computed in float32 (float64 for float64 models) and rounded once, when it is stored.
 Shapes: N = B n rows, d hidden, H query and H_kv key/value heads of D dimensions.

@@ -30,7 +30,7 @@ class Codes(NamedTuple):
 
 
 def decode(name: str, raw: torch.Tensor) -> Codes:
-    """Take a quantized matrix apart.
+    """Take a matrix in few bits apart.
 
     Args:
         name: of its type, as GGUF names it.

@@ -52,7 +52,7 @@ def validate_tensors(header: Header, config: Mapping[str, Any]) -> None:
 
     Raises:
         HierspecError: a tensor is missing, cut off, of no use to the model, of a shape that does
-            not fit its sizes, or quantized in a way that is not read.
+            not fit its sizes, or of a type that is not read.
     """
     family = ARCHITECTURES[header.architecture]
     shapes = _shapes(header, config)

@@ -15,7 +15,7 @@ from typing import Any
 from hierspec.config.chains import ConcatenateConfig
 from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
-from hierspec.presets.registry import trained_exits
+from hierspec.methods.early_exit import trained_exits
 from hierspec.presets.systems import Preset, PresetModels
 from hierspec.profiling.candidates import parse
 from hierspec.zoo import trained
@@ -58,8 +58,7 @@ def _singles(name: str, models: BenchModels, drafts: Sequence[str], verify: str)
 
 
 def _shipped_eagle3(target: str) -> str:
-    drafters = trained.drafters_for(target)
-    return next((name for name in drafters if trained.kind(name) == trained.EAGLE3_KIND), "")
+    return next(iter(trained.of_kind(trained.EAGLE3_KIND, target)), "")
 
 
 def eagle3(name: str, models: BenchModels) -> list[Method]:

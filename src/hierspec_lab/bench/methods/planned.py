@@ -99,7 +99,7 @@ def candidates(models: BenchModels) -> list[str]:
         first = ["ngram"]
     elif not models.drafts:
         first = default_names(models.target.model, models.target.dtype)
-    drafts = [name for name in models.drafts if parse(name).is_planned]
+    drafts = [name for name in models.drafts if parse(name).level.capabilities.planned]
     return list(dict.fromkeys([*first, *drafts, "prompt-lookup"]))
 
 

@@ -15,7 +15,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hierspec.errors import HierspecError
-from hierspec.presets.registry import trained_exits
+from hierspec.methods.early_exit import trained_exits
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import SPEEDUP_COLUMNS, notes, side_by_side, uncompared_table
 from hierspec_lab.papers.p3.systems import cache_bytes

@@ -9,10 +9,10 @@ from statistics import fmean
 from typing import Any
 
 from hierspec.errors import HierspecError
+from hierspec.methods.early_exit import trained_exits
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import latency
 from hierspec.planner.plan import PricedChain
-from hierspec.presets.registry import trained_exits
 from hierspec.presets.systems import layers_at_shares
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure as measured_profile

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hierspec.presets.registry import trained_exits
+from hierspec.methods.early_exit import trained_exits
 from hierspec_lab.bench.memory import weight_bytes
 from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.papers.lab import Lab

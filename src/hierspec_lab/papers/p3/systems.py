@@ -15,8 +15,8 @@ from hierspec.core.nodes import walk_levels
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.exit_heads import ExitHead
 from hierspec.lm.trunk.trunk import ExitModel, Trunk
-from hierspec.methods.early_exit import EarlyExitConfig
-from hierspec.presets.registry import preset, trained_exits
+from hierspec.methods.early_exit import EarlyExitConfig, trained_exits
+from hierspec.presets.registry import preset
 from hierspec.presets.systems import layers_at_shares
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 

@@ -19,9 +19,9 @@ from hierspec import Hierarchy, HierspecError, SamplingParams
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.load import load
-from hierspec.lm.quantized import quantize
 from hierspec.lm.trunk.self_draft import SelfDraft
 from hierspec.lm.trunk.trunk import Trunk
+from hierspec.methods.quantized import quantize
 
 PROMPTS = [[5, 9, 7], [11, 4, 4, 30, 8], [60], list(range(3, 40))]
 INT8 = {"method": "quantized", "num_speculative_tokens": 4}
