@@ -302,7 +302,9 @@ _LONG_TEXTS = ("p5-trunk-long", "p5-large-long")
 _P5_FIGURE_7 = """\
 Speed-up over plain decoding at P5's costs, temperature 1; variation: (greatest − least) / greatest.
 P5 shows the curves as a picture, for MT-Bench. In the full system, M1 drafts at most K tokens at a
-time, and M2 holds at most 15."""
+time, and M2 holds at most 15. In time, over 40 tokens at the synthetic cost, its speed varied less
+as well, but vanilla M2 was faster at its best K
+([Figure 7](results.md#p5-figure-7-speed-over-the-window-size-k))."""
 _P5_TABLE_3 = """Gain of the full system over vanilla M2, problems of mathematics (GSM8K and
 Spec-Bench's) and the rest. P5 prints 2.95 / 2.40 = 1.23 on all, 2.08 / 2.29 = .91 on mathematics,
 3.04 / 2.41 = 1.26 on the rest, and blames a drafter that knows no mathematics. The drafters here
