@@ -185,7 +185,6 @@ def _from_source(
 
 
 def _validate_dtype(name: str, dtype: torch.dtype) -> None:
-    """Refuse a data type that nothing computes in."""
     if dtype not in DTYPES:
         raise HierspecError(
             f"the dtype of {name} is {str(dtype).removeprefix('torch.')}, in which no model runs: "

@@ -267,7 +267,6 @@ def _cut_at_budget(
 
 
 def _fit(rows: np.ndarray, size: int) -> np.ndarray:
-    """Return the first ``size`` rows, padded with rows of zeros."""
     return np.pad(rows[:size], ((0, max(0, size - len(rows))), (0, 0)))
 
 

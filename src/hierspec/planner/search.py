@@ -199,14 +199,12 @@ def rank(prices: PriceCache, space: Space, starts: Iterable[Chain], top: int = _
 
 
 def _rank_priced(prices: PriceCache) -> list[Chain]:
-    """Sort all chains that were priced, best first; ties go to the smaller."""
     priced = [(ms, chain) for chain, ms in prices.ms_by_chain.items() if ms < float("inf")]
     priced.sort(key=lambda pair: (pair[0], len(pair[1].models), pair[1].budgets))
     return [chain for _, chain in priced]
 
 
 def _best_chains(prices: PriceCache, chains: Sequence[Chain], count: int) -> list[Chain]:
-    """Return the best ``count`` chains with different levels."""
     prices.price(chains)
     ms = prices.ms_by_chain
     possible = [chain for chain in chains if ms[chain] < float("inf")]

@@ -124,7 +124,6 @@ def joint_survival(lengths: np.ndarray, curves: np.ndarray) -> np.ndarray:
 
 
 def _rounded(row: np.ndarray) -> list[float]:
-    """Round for JSON: six digits are more than samples can resolve."""
     return [round(float(value), 6) for value in row]
 
 

@@ -127,7 +127,6 @@ def _with_buffer(module: nn.Module, name: str, buffer: torch.Tensor) -> Any:
 
 
 def _with_submodule(module: Any, path: Sequence[str], make: Callable[[Any], Any]) -> Any:
-    """Return a stand-in with what ``make`` makes of the submodule at ``path``."""
     if not path:
         return make(module)
     child = _with_submodule(module._modules[path[0]], path[1:], make)

@@ -308,7 +308,6 @@ _RECOMPUTING = ("phi3", "phimoe", "phi4_multimodal")
 
 
 def _position_switch(name: str, config: Any) -> PositionSwitch | None:
-    """Return from which length on a model's positions are encoded otherwise."""
     rope: dict[str, Any] = getattr(config, "rope_parameters", None) or {}
     kinds = [kind for kind in (rope, *rope.values()) if isinstance(kind, dict)]
     lengths = {

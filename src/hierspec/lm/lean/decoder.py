@@ -74,26 +74,28 @@ class LeanBackend(RunsInSteps):
         device: torch.device | str = "cpu",
         shape: LlamaShape | None = None,
     ) -> None:
-        self.config = source.config
-        self.shape = shape = shape or LlamaShape.from_config(source.config)
-        self.name = source.name
-        self.device = torch.device(device)
-        self.weight_dtype = dtype
-        self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        shape = shape or LlamaShape.from_config(source.config)
+        self._describe(source, shape, dtype, torch.device(device))
         # Accelerators have fast attention in half precision; CPUs have not.
         self.attention_dtype = self.dtype if self.device.type == "cpu" else dtype
-        self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
-        self.max_length = shape.max_length
         self._windows = shape.distinct_windows
-        self.attends_to_all = self._windows == (None,)
-        self._rotations = torch.empty(0)
         loader = LeanLoader(source, shape, self)
         self._embedding, self.stack, self._norm, self._lm_head = loader.load()
         self._scored = loader.scored
         self._num_bytes = loader.num_weights * dtype.itemsize
-        self.vocab_size = shape.vocab_size
         self._weights_per_layer = self.stack[0].num_weights
         give_back_memory()
+
+    def _describe(
+        self, source: WeightSource, shape: LlamaShape, dtype: torch.dtype, device: torch.device
+    ) -> None:
+        self.config, self.shape, self.name = source.config, shape, source.name
+        self.device, self.weight_dtype = device, dtype
+        self.dtype = torch.float64 if dtype == torch.float64 else torch.float32
+        self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
+        self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
+        self.attends_to_all = shape.distinct_windows == (None,)
+        self._rotations = torch.empty(0, device="cpu")
 
     @property
     def num_bytes(self) -> int:
@@ -183,7 +185,10 @@ class LeanBackend(RunsInSteps):
             raise HierspecError(
                 f"{self.name} scores only a part of its vocabulary: heads cannot be trained on it"
             )
-        return self._lm_head.dense()[ids], None
+        return self._output_rows(ids), None
+
+    def _output_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self._lm_head.dense()[ids]
 
     def _limit_threads(self, num_weights: int, rows: int) -> OneThread:
         size = num_weights * self.weight_dtype.itemsize
@@ -245,7 +250,6 @@ class LeanBackend(RunsInSteps):
         return parts[0] if len(parts) == 1 else torch.cat(parts)
 
     def _rotations_for(self, spans: Sequence[Span]) -> torch.Tensor:
-        """Return the rotations by position, at least up to the last one of ``spans``."""
         end = 0
         for span in spans:
             # Without branches the last row has the highest position; with them any row may.

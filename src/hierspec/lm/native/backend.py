@@ -72,15 +72,9 @@ class NativeBackend(LeanBackend):
         own_bits: bool = False,
         shape: LlamaShape | None = None,
     ) -> None:
-        self.config, self.own_bits = source.config, own_bits
-        self.shape = shape = shape or LlamaShape.from_config(source.config)
-        self.name, self.device = source.name, torch.device("cpu")
-        self.weight_dtype, self.dtype = dtype, torch.float32
-        self.num_layers, self.hidden_size = shape.num_layers, shape.hidden_size
-        self.max_length, self.vocab_size = shape.max_length, shape.vocab_size
-        self.attends_to_all = shape.distinct_windows == (None,)
-        self._rotations = torch.empty(0, device="cpu")
-        self.library = library
+        shape = shape or LlamaShape.from_config(source.config)
+        self._describe(source, shape, dtype, torch.device("cpu"))
+        self.own_bits, self.library = own_bits, library
         rounded = isinstance(source, StoredSource) and not own_bits
         self.file = source if rounded else None  # whose bits copies keep
         files: list[Path] = getattr(source, "weight_files", [])
@@ -255,12 +249,8 @@ class NativeBackend(LeanBackend):
         h = h.float().contiguous()
         return self.run(0, 0, (), (), scored=[(HiddenStates(h), range(len(h)))])
 
-    def unembedding(self, ids: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor | None]:
-        if self._scored is not None:
-            raise HierspecError(
-                f"{self.name} scores only a part of its vocabulary: heads cannot be trained on it"
-            )
-        return self.library.rows(self._output, ids).to(self.weight_dtype), None
+    def _output_rows(self, ids: torch.Tensor) -> torch.Tensor:
+        return self.library.rows(self._output, ids).to(self.weight_dtype)
 
     def product(self, weight: torch.Tensor, bias: torch.Tensor | None) -> NativeProduct:
         return NativeProduct(self, PackedMatrix.of(weight, bias=bias))

@@ -281,7 +281,6 @@ class NativeModel:
         inputs: Sequence[HiddenStates],
         drafting: Drafting | None,
     ) -> int:
-        """Write what a call's spans are; return how many rows they have."""
         size, num_rows = self._row_bytes, 0
         for i, ((cache, start, count, branches), (rows, first)) in enumerate(
             zip(spans, outputs, strict=True)

@@ -300,7 +300,6 @@ class TrunkSlots:
         return slot.state
 
     def _resized(self, state: SlotState, capacity: int, length: int) -> SlotState:
-        """Return a state of another capacity, with what the first ``length`` tokens have cached."""
         with torch.inference_mode():
             cache, outputs = self.backend.new_cache(capacity), self._new_outputs(capacity)
             self.backend.copy(state.cache, cache, length)

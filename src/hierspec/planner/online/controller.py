@@ -202,7 +202,6 @@ class OnlineController:
         return state.plan if best_ms > (1.0 - _MARGIN) * current_ms else best
 
     def _start_trial(self, state: OnlineState) -> OnlineState:
-        """Try the next short draft in turn that the account can pay for."""
         for turn in range(len(self.trials)):
             n = self.trials[(state.trials + turn) % len(self.trials)]
             if self._can_afford(n, state):

@@ -204,7 +204,6 @@ def _plus_one(number: Any) -> Any:
 
 
 def _read_file(path: Path) -> tuple[dict[str, Any], dict[str, StoredTensor]]:
-    """Return metadata and tensors of one file."""
     try:
         state = file_state(path)
         return _parse(path) if state is None else _parse_once(path, *state)
