@@ -105,8 +105,8 @@ class Retimer:
         """Return the same rates with the costs timed here."""
         rows = [costs.entry(samples) for samples in self.times.values()]
         measured = self.measured.model_copy(update={"costs": rows})
-        temperatures = {**profile.data.temperatures, repr(self.temperature): measured}
-        return Profile(profile.data.model_copy(update={"temperatures": temperatures}))
+        temperatures = {**profile.temperatures, repr(self.temperature): measured}
+        return profile.model_copy(update={"temperatures": temperatures})
 
 
 def released(profile: Profile, temperature: float, lengths: Sequence[int]) -> list[dict[str, int]]:

@@ -19,7 +19,7 @@ class FakeProfile:
         self.pairs, self.classes = pairs, classes
         self.asked: list[object] = []
         self.max_measured = 9
-        self.data = SimpleNamespace(temperatures={})
+        self.temperatures = {}
 
     def nearest(self, temperature):
         return float(temperature > 0)

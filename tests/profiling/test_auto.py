@@ -55,13 +55,13 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
     assert second.config == first.config
     other = choose(0.9)
     assert other.measured_now
-    assert other.profile.temperatures == [0.0, 0.9]
+    assert other.profile.measured_at == [0.0, 0.9]
     assert other.profile.measured(0.0) == first.profile.measured(0.0)
     assert not choose(0.8).measured_now  # near enough
     first.path.write_text(first.path.read_text()[:1000])
     again = choose(0.0)
     assert again.measured_now
-    assert again.profile.temperatures == [0.0]
+    assert again.profile.measured_at == [0.0]
 
 
 def _interrupt(*_, **__):

@@ -145,7 +145,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
         *request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded,
         report=lambda stage, share: shares.append(share),
     )  # fmt: skip
-    assert load_profile(path).data.to_dict() == json.loads(json.dumps(data))
+    assert load_profile(path).to_dict() == json.loads(json.dumps(data))
     assert set(data["temperatures"]) == {"0.0", "1.0"}
     assert data["temperatures"]["0.0"] == partial["temperatures"]["0.0"]
     assert data["models"] == partial["models"]
@@ -181,7 +181,7 @@ def test_costs_timed_once_are_planned_from_and_then_made_more_accurate(
     assert profile.estimates(0.0).plain_ms > 0
     monkeypatch.setattr(costs, "time_calls", lambda *_, **__: pytest.fail("measured before"))
     data = measure(*request, PROMPTS, [0.0], settings, path=path, loaded=loaded)
-    assert data["temperatures"] == profile.data.to_dict()["temperatures"]
+    assert data["temperatures"] == profile.to_dict()["temperatures"]
     assert "stages" not in data
 
 
@@ -196,9 +196,9 @@ def test_a_finished_profile_grows_and_stays_usable_meanwhile(family, loaded, tmp
 
     with pytest.raises(Stop):
         measure(*request, PROMPTS, [1.0], SMALL, path=path, loaded=loaded, report=stopping)
-    assert load_profile(path).temperatures == [0.0]
+    assert load_profile(path).measured_at == [0.0]
     grown = measure(*request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded)
-    assert load_profile(path).temperatures == [0.0, 1.0]
+    assert load_profile(path).measured_at == [0.0, 1.0]
     assert grown["temperatures"]["0.0"] == json.loads(json.dumps(first))["temperatures"]["0.0"]
     assert grown["models"] == first["models"]  # the numbers of pairs mean the same models
 
@@ -223,7 +223,7 @@ def test_another_request_starts_anew(family, loaded, tmp_path):
     measure(target, [parse("exit:1")], PROMPTS, [0.0], SMALL, path=path, loaded=loaded)
     measure(target, [parse("exit:2")], PROMPTS, [1.0], SMALL, path=path, loaded=loaded)
     profile = load_profile(path)
-    assert profile.temperatures == [1.0]
+    assert profile.measured_at == [1.0]
     assert [model.name for model in profile.models] == ["exit:2", family["target"]]
 
 
@@ -234,4 +234,4 @@ def test_changed_weights_start_anew(family, tmp_path):
     measure(*request, [0.0], SMALL, path=path)
     save_model(folder, noise=0.1)
     measure(*request, [1.0], SMALL, path=path)
-    assert load_profile(path).temperatures == [1.0]
+    assert load_profile(path).measured_at == [1.0]

@@ -79,7 +79,7 @@ def test_shapes_are_written_as_they_are_priced(whole):
 
 def test_a_plan_of_every_shape_of_a_profile_runs(whole, loaded):
     profile = from_dict(whole)
-    for temperature in profile.temperatures:
+    for temperature in profile.measured_at:
         shapes = Variations(tail=4, dropped_bonus=True)
         answer = plan(profile.estimates(temperature), variations=shapes)
         config = HierarchyConfig.from_dict(profile.hierarchy(answer.best.chain))

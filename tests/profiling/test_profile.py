@@ -18,8 +18,8 @@ from hierspec.profiling.profile import from_dict, load_profile, save
 
 def test_a_profile_survives_its_file(whole, file):
     profile = load_profile(file)
-    assert profile.data.to_dict() == json.loads(json.dumps(whole))
-    assert profile.temperatures == [0.0, 1.0]
+    assert profile.to_dict() == json.loads(json.dumps(whole))
+    assert profile.measured_at == [0.0, 1.0]
     assert profile.max_measured == SMALL.max_speculative_tokens
     assert [profile.nearest(t) for t in (0, 1e-4, 0.7, 3)] == [0, 1, 1, 1]
     first, second = from_dict(whole).estimates(1.0), profile.estimates(1.0)
@@ -76,7 +76,7 @@ def test_damaged_and_missing_files(file):
 
 def test_a_profile_is_written_as_it_was_measured(whole):
     """Key for key: what is not there is not written as null or as its default."""
-    written = from_dict(whole).data.to_dict()
+    written = from_dict(whole).to_dict()
     assert json.dumps(written) == json.dumps(whole)
     times = whole["temperatures"]["0.0"]["costs"][-1]["check"]
     assert list(times) == ["1", "2", "3"]
@@ -98,7 +98,7 @@ def test_the_recorded_profiles_are_read_and_written_as_they_are():
     assert len(recorded) == 2
     for data in recorded:
         profile = from_dict(data)
-        assert profile.data.to_dict() == data
+        assert profile.to_dict() == data
         assert plan(profile.estimates(0.0)).best.ms > 0
 
 
@@ -108,7 +108,7 @@ def test_keys_of_other_versions_are_kept(whole):
     parts = (data, data["models"][0], measured, measured["pairs"][0], measured["costs"][0])
     for part in (*parts, measured["pairs"][0]["classes"][0], measured["noise"]):
         part["later"] = {"key": [1]}
-    assert from_dict(data).data.to_dict() == data
+    assert from_dict(data).to_dict() == data
 
 
 def test_a_profile_that_grows_keeps_the_keys_of_other_versions(family, loaded, tmp_path):

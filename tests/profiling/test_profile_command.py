@@ -188,7 +188,7 @@ def test_profiles_of_other_machines(whole, file, load_valid_profile, key, words)
     with pytest.raises(ValueError, match=r"add --force") as error:
         load_valid_profile(file)
     assert words in str(error.value)
-    assert load_valid_profile(file, force=True).temperatures == [0.0, 1.0]
+    assert load_valid_profile(file, force=True).measured_at == [0.0, 1.0]
 
 
 def test_profiles_of_other_weights(whole, file, load_valid_profile):

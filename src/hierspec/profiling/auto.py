@@ -139,7 +139,7 @@ def choose(
                     options = {"settings": settings, "report": report}
                     return choose(target, names, temperature=temperature, chat=chat, **options)
                 profile = from_dict(data, str(path))
-                if busy := busy_message(profile.data.temperatures.values()):
+                if busy := busy_message(profile.temperatures.values()):
                     warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
     best = _plan(profile, temperature)
     config = _hierarchy(profile, best.best.chain, in_memory)

@@ -25,8 +25,8 @@ from hierspec.zoo import fingerprint
 
 from . import costs, priors
 from .candidates import Candidate, CandidatePool, load, validate_planned
-from .profile import DESCRIPTION, Profile, from_dict, save
-from .schema import KIND, SCHEMA_VERSION, MeasuredModel
+from .profile import DESCRIPTION, KIND, SCHEMA_VERSION, Profile, from_dict, save
+from .schema import MeasuredModel
 from .settings import ProfileSettings, ReportProgress
 from .stages import RunStage, Stages
 

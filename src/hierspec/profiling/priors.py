@@ -14,17 +14,14 @@ from hierspec.config.target import model_config
 from hierspec.zoo import registry
 
 from .candidates import Candidate, possible_pairs
-from .profile import Profile
+from .profile import KIND, SCHEMA_VERSION, Profile
 from .schema import (
-    KIND,
-    SCHEMA_VERSION,
     AtTemperature,
     MeasuredContext,
     MeasuredCost,
     MeasuredModel,
     MeasuredPair,
     MeasuredSettings,
-    ProfileData,
     Survival,
     TimeSummary,
 )
@@ -54,7 +51,7 @@ def profile(
         *((one.name, one.level_dict(target), one.owner(target)) for one in ordered),
         (target.model, None, target.model),
     ]
-    data = ProfileData(
+    return Profile(
         kind=KIND,
         schema_version=SCHEMA_VERSION,
         hardware={},
@@ -76,7 +73,6 @@ def profile(
         ],
         memory={},
     )
-    return Profile(data)
 
 
 def complete(

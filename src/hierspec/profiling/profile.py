@@ -7,60 +7,73 @@ kept per temperature, so a profile grows when it is measured at another one.
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, cast, get_args
+from typing import Annotated, Any, Literal, cast, get_args
 
+from pydantic import Field
+
+from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.utils import schema
 from hierspec.utils.files import read_text, write_atomically
+from hierspec.utils.records import FrozenRecord
+from hierspec.utils.schema import Integer
 
 from .estimates import estimates
 from .schema import (
-    KIND,
     RULES_FOR_SEVERAL_DRAFTS,
-    SCHEMA_VERSION,
     AtTemperature,
     MeasuredModel,
-    ProfileData,
+    MeasuredSettings,
     Rule,
+    TargetObject,
+    TemperatureKey,
 )
 
+KIND, SCHEMA_VERSION = "hierspec-profile", 1
 DESCRIPTION = "the profile"  # in refusals to write one
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
-@dataclass(frozen=True, slots=True)
-class Profile:
-    """A profile file in memory; ``data.to_dict()`` is its JSON object."""
+class Profile(FrozenRecord):
+    """A finished profile file in memory; ``models``: cheapest first, the target last."""
 
-    data: ProfileData
+    kind: Literal["hierspec-profile"]
+    schema_version: Literal[1]
+    request: str = ""
+    hardware: dict[str, Any]
+    target: TargetObject
+    prompts: dict[str, Any] = Field(default_factory=dict)
+    settings: MeasuredSettings
+    temperatures: Annotated[dict[TemperatureKey, AtTemperature], Field(min_length=1)]
+    models: Annotated[list[MeasuredModel], Field(min_length=1)]
+    memory: dict[str, Integer]
 
     @property
-    def models(self) -> Sequence[MeasuredModel]:
-        """Cheapest first, the target last."""
-        return self.data.models
+    def target_config(self) -> TargetConfig:
+        return schema.validate(TargetConfig, self.target, "target")
 
     @property
-    def temperatures(self) -> list[float]:
-        return sorted(map(float, self.data.temperatures))
+    def measured_at(self) -> list[float]:
+        """The temperatures, ascending."""
+        return sorted(map(float, self.temperatures))
 
     @property
     def max_measured(self) -> int:
         """The largest budget that was measured; curves and costs are extrapolated beyond it."""
-        return self.data.settings.max_speculative_tokens
+        return self.settings.max_speculative_tokens
 
     def nearest(self, temperature: float) -> float:
         """Return the measured temperature to plan with: greedy for greedy, else the closest."""
-        measured = self.temperatures
+        measured = self.measured_at
         comparable = [t for t in measured if (t == 0) == (temperature == 0)] or measured
         return min(comparable, key=lambda t: abs(t - temperature))
 
     def measured(self, temperature: float) -> AtTemperature:
         """Return what was measured at exactly this temperature."""
-        table = self.data.temperatures
+        table = self.temperatures
         return next(table[label] for label in table if float(label) == temperature)
 
     def estimates(
@@ -85,7 +98,7 @@ class Profile:
         try:
             return estimates(
                 self.models,
-                self.data.memory,
+                self.memory,
                 self.measured(self.nearest(temperature)),
                 max_budget=max_budget or self.max_measured,
                 context=context,
@@ -100,7 +113,7 @@ class Profile:
         """Return a chain of this profile's models as a hierarchy file."""
         several = not chain.plain and self.models[chain.models[0]].makes_several
         return {
-            "target": dict(self.data.target),
+            "target": dict(self.target),
             "levels": self._levels(chain, rule),
             "verify": RULES_FOR_SEVERAL_DRAFTS[cast(Rule, rule)] if several else rule,
         }
@@ -147,7 +160,7 @@ def from_dict(data: Any, name: str = "profile") -> Profile:
     if data.get("unfinished"):
         raise HierspecError(f"{name} is not finished: give the same hierspec profile command again")
     try:
-        return Profile(schema.validate(ProfileData, data, ""))
+        return schema.validate(Profile, data, "")
     except HierspecError as error:
         raise HierspecError(
             f"{name} is damaged: {error}; measure it again with hierspec profile"

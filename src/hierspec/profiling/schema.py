@@ -16,8 +16,6 @@ from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Number, validate
 from hierspec.utils.validation import validate_temperature
 
-KIND, SCHEMA_VERSION = "hierspec-profile", 1
-
 Rule = Literal["block", "tokenwise"]
 # The rule used instead for several drafts; the two are the same for a single draft.
 RULES_FOR_SEVERAL_DRAFTS: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
@@ -43,7 +41,7 @@ def _validate_level(level: dict[str, Any]) -> dict[str, Any]:
 TemperatureKey = Annotated[str, AfterValidator(_validate_key)]
 # A target and a level stay the file's objects, since plans copy them into hierarchy files as they
 # stand there: their keys in that order, and no defaults that they leave out. They are checked with
-# the file; ``MeasuredModel.config`` and ``ProfileData.target_config`` are what code inside reads.
+# the file; ``MeasuredModel.config`` and ``Profile.target_config`` are what code inside reads.
 TargetObject = Annotated[dict[str, Any], AfterValidator(_validate_target)]
 LevelObject = Annotated[dict[str, Any], AfterValidator(_validate_level)]
 
@@ -189,22 +187,3 @@ class MeasuredSettings(FrozenRecord):
     """The part of the settings that readers need."""
 
     max_speculative_tokens: Integer
-
-
-class ProfileData(FrozenRecord):
-    """The whole file, finished. ``models``: cheapest first, the target last."""
-
-    kind: Literal["hierspec-profile"]
-    schema_version: Literal[1]
-    request: str = ""
-    hardware: dict[str, Any]
-    target: TargetObject
-    prompts: dict[str, Any] = Field(default_factory=dict)
-    settings: MeasuredSettings
-    temperatures: Annotated[dict[TemperatureKey, AtTemperature], Field(min_length=1)]
-    models: Annotated[list[MeasuredModel], Field(min_length=1)]
-    memory: dict[str, Integer]
-
-    @property
-    def target_config(self) -> TargetConfig:
-        return validate(TargetConfig, self.target, "target")

@@ -212,7 +212,7 @@ def _read_task(
         warnings = (f"budgets above {largest} were not measured: curves are extrapolated",)
     if (measured := profile.nearest(temperature)) != temperature:
         warnings += (f"planned with what was measured at temperature {measured:g}, the nearest",)
-    warnings += tuple(filter(None, [busy_message(profile.data.temperatures.values())]))
+    warnings += tuple(filter(None, [busy_message(profile.temperatures.values())]))
     model = cast("LatencyModel", latency_model or "exact")
     return PlanningTask(estimates, model, model == "exact", warnings, profile, temperature)
 
@@ -239,7 +239,7 @@ def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
     profile = task.profile
     assert profile is not None  # as _validate_exports has ensured
     levels = [model.level for model in profile.models[:-1]]
-    return export(result, engine, [*levels, profile.data.target])
+    return export(result, engine, [*levels, profile.target])
 
 
 def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:

@@ -137,7 +137,7 @@ def profile(
         return 0
     measured = from_dict(data)
     show(measured, console)
-    if busy := busy_message(measured.data.temperatures.values()):
+    if busy := busy_message(measured.temperatures.values()):
         say(console, busy)
     say(console, f"written to {output}; next: hierspec plan {output}")
     return 0

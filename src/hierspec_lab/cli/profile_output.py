@@ -32,7 +32,7 @@ def show(profile: Profile, console: Console) -> None:
 
 def _tables(profile: Profile) -> Iterator[Table]:
     names = _shorten([model.name for model in profile.models])
-    for label, measured in profile.data.temperatures.items():
+    for label, measured in profile.temperatures.items():
         calls = {row.verifier: row.check[0] for row in measured.costs if row.drafter is None}
         pairs = {(pair.drafter, pair.verifier): pair for pair in measured.pairs}
         columns = ("ms a call, quartiles", *(f"kept by {name}" for name in names[1:]))

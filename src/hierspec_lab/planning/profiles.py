@@ -35,7 +35,7 @@ def _differences(profile: Profile) -> list[str]:
 
     The number of threads is a choice, like the data type.
     """
-    measured, target = profile.data.hardware, profile.data.target_config
+    measured, target = profile.hardware, profile.target_config
     name = "cpu"
     if measured.get("device") != "cpu":
         name = target.device.replace("auto", "cuda")
