@@ -17,7 +17,6 @@ from hierspec.cli import run
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import Counting, FixedWindow
-from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
@@ -25,6 +24,7 @@ from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 from hierspec_lab.acceptance import files as acceptance_head
 from hierspec_lab.acceptance.window import AcceptanceWindow
+from hierspec_lab.exact.certificate import certify_tree
 
 TIGHT = 1e-9
 PROMPT = [1, 0]
