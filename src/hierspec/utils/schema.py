@@ -11,26 +11,20 @@ import dataclasses
 import difflib
 import functools
 import json
-import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from types import UnionType
-from typing import (
-    Annotated,
-    Any,
-    ForwardRef,
-    Literal,
-    TypeVar,
-    Union,
-    dataclass_transform,
-    get_args,
-    get_origin,
-    get_type_hints,
-    overload,
-)
+from typing import Annotated, Any, TypeVar, dataclass_transform, overload
 
 import pydantic.dataclasses
-from pydantic import AfterValidator, ConfigDict, Field, Strict, TypeAdapter, ValidationError
-from pydantic_core import PydanticCustomError, core_schema
+from pydantic import (
+    AfterValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    TypeAdapter,
+    ValidationError,
+    model_validator,
+)
+from pydantic_core import ArgsKwargs, PydanticCustomError, core_schema
 
 from hierspec.errors import HierspecError
 
@@ -96,44 +90,25 @@ class OneOf:
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validate)
 
-    def __get_pydantic_json_schema__(self, schema: Any, handler: Any) -> dict[str, Any]:
-        shapes = [shape for shape in map(self.find, self.names()) if shape is not None]
-        describe = handler.generate_json_schema.generate_inner
-        return {"oneOf": [self._json_schema(shape, describe) for shape in shapes]}
-
-    def _json_schema(self, shape: type, describe: Callable[[Any], Any]) -> dict[str, Any]:
-        """Describe one of the classes; inside itself it is referred to."""
-        reference = f"{shape.__module__}.{shape.__qualname__}:{id(shape)}"  # as pydantic writes it
-        if shape in _DESCRIBED:
-            return describe(core_schema.definition_reference_schema(reference))
-        _DESCRIBED.append(shape)
-        try:
-            return describe({**_adapter(shape).core_schema, "ref": reference})
-        finally:
-            _DESCRIBED.pop()
-
-    def shape_of(self, value: Any) -> type | None:
-        """Return the class of an object of a file, or of an instance."""
+    def _validate(self, value: Any) -> Any:
         read = value.get if isinstance(value, Mapping) else functools.partial(getattr, value)
         name = read(self.key, None)
-        return self.find(name) if isinstance(name, str) else None
-
-    def _validate(self, value: Any) -> Any:
-        shape = self.shape_of(value)
+        shape = self.find(name) if isinstance(name, str) else None
         if shape is not None:
             return _adapter(shape).validate_python(value)
         if not isinstance(value, Mapping):
             raise PydanticCustomError("model_attributes_type", "it must be an object")
-        kind = "union_tag_invalid" if self.key in value else "union_tag_not_found"
-        context = {
-            "discriminator": f"'{self.key}'",
-            "expected_tags": ", ".join(self.names()),
-            "more": f"; {self.more}" if self.more else "",
-        }
-        raise PydanticCustomError(kind, "{discriminator}", context)
+        names = list(self.names())
+        known = ", ".join(names)
+        if self.key not in value:
+            raise error_at([], f"{self.key!r} is missing; there are: {known}")
+        near = nearest_key(str(value[self.key]), names)
+        hint = f"did you mean {near!r}? There are" if near else "there are"
+        more = f"; {self.more}" if self.more else ""
+        message = f"{short_repr(value[self.key])}; {hint}: {known}{more}"
+        context = {"path": (self.key,), "message": message}
+        raise PydanticCustomError(_UNKNOWN_TAG, "{message}", context)
 
-
-_DESCRIBED: list[type] = []  # classes whose JSON schema is being made
 
 # Values are not converted: no number from a string, no boolean from a number.
 Integer = Annotated[int, Strict(), Expected("an integer")]
@@ -195,7 +170,7 @@ _EXPECTED = {
     "too_long": "a list of at most {max_length}",
     "literal_error": "{expected}",
 }
-_UNKNOWN_KEY = ("extra_forbidden", "unexpected_keyword_argument")
+_UNKNOWN_KEY, _UNKNOWN_TAG = "unknown_key", "unknown_tag"  # our own; they name the nearest valid
 
 
 @dataclass_transform(
@@ -207,6 +182,19 @@ def checked_dataclass(cls: type[T]) -> type[T]:
     Instances made in Python are checked like those read from files: there too unknown fields and
     wrong values raise :class:`HierspecError`.
     """
+
+    def refuse_unknown_keys(dataclass: Any, given: Any) -> Any:
+        values = given.kwargs if isinstance(given, ArgsKwargs) else given
+        if isinstance(values, Mapping):
+            keys = [field.name for field in dataclasses.fields(dataclass) if field.init]
+            for key in values:
+                if key not in keys:
+                    message = {"message": unknown_key_message(str(key), keys)}
+                    raise PydanticCustomError(_UNKNOWN_KEY, "{message}", message)
+        return given
+
+    validator: Any = model_validator(mode="before")
+    cls._refuse_unknown_keys = validator(classmethod(refuse_unknown_keys))  # type: ignore[attr-defined]
     decorate = pydantic.dataclasses.dataclass(config=CLOSED, frozen=True, slots=True, kw_only=True)
     dataclass: Any = decorate(cls)
     checked_init = dataclass.__init__
@@ -216,7 +204,7 @@ def checked_dataclass(cls: type[T]) -> type[T]:
         try:
             checked_init(self, **values)
         except ValidationError as error:
-            raise HierspecError(_error_message(error, dataclass, values, cls.__name__)) from None
+            raise HierspecError(_error_message(error, values, cls.__name__)) from None
 
     dataclass.__init__ = init
     return dataclass
@@ -244,7 +232,7 @@ def validate(shape: Any, data: Any, source: str) -> Any:
     except RecursionError:
         raise HierspecError(f"{source or 'it'}: nested too deeply to be read") from None
     except ValidationError as error:
-        raise HierspecError(_error_message(error, shape, data, source)) from None
+        raise HierspecError(_error_message(error, data, source)) from None
 
 
 def parse_json(text: str | bytes, source: str) -> Any:
@@ -290,10 +278,10 @@ def error_at(path: Sequence[str | int], message: str) -> PydanticCustomError:
     return PydanticCustomError("error_at", "{message}", {"path": tuple(path), "message": message})
 
 
-def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -> str:
+def _error_message(error: ValidationError, data: Any, source: str) -> str:
     """Return one error in one line: an unknown key before all others, which may follow from it."""
     errors = error.errors(include_url=False)
-    details = next((entry for entry in errors if entry["type"] in _UNKNOWN_KEY), errors[0])
+    details = next((entry for entry in errors if entry["type"] == _UNKNOWN_KEY), errors[0])
     kind, loc, context = details["type"], details["loc"], details.get("ctx", {})
     parent = _place(loc[:-1], data, source)
     path = context.get("path", ())
@@ -302,25 +290,11 @@ def _error_message(error: ValidationError, shape: Any, data: Any, source: str) -
         path and isinstance(path[-1], str) and not place.endswith(path[-1])
     ):  # ``data`` has no such key: its default is wrong
         place = _append_key(place, path[-1])
-    if kind in _UNKNOWN_KEY:
-        keys = _field_names(_type_at(shape, loc[:-1], data))
-        return _prefix(parent, unknown_key_message(str(loc[-1]), keys))
     if kind in ("missing", "missing_argument", "missing_keyword_only_argument"):
         return _prefix(parent, f"{loc[-1]!r} is missing")
-    if kind == "union_tag_invalid":
-        key, tags = (context[name].replace("'", "") for name in ("discriminator", "expected_tags"))
-        tag = details["input"][key]
-        near = nearest_key(str(tag), tags.split(", "))
-        hint = f"did you mean {near!r}? There are" if near else "there are"
-        known = f"{tags}{context.get('more', '')}"
-        return f"{_append_key(place, key)} is {short_repr(tag)}; {hint}: {known}"
-    if kind == "union_tag_not_found":
-        name = context["discriminator"]
-        members = [_resolve(member) for member in _members(_type_at(shape, loc, data))]
-        tags = [tag for member in members for tag in _tags(member, name.strip("'"))]
-        known = context.get("expected_tags") or ", ".join(tags)
-        return _prefix(place, f"{name} is missing; there are: {known}")
-    if kind in ("value_error", "error_at"):  # raised by a validator of ours, with its own text
+    if kind == _UNKNOWN_TAG:
+        return f"{place} is {context['message']}"
+    if kind in ("value_error", "error_at", _UNKNOWN_KEY):  # of a validator of ours, with its text
         return _prefix(place, str(context.get("error", context.get("message"))))
     value = short_repr(details["input"])
     expected = details["msg"] if kind == "expected" else _EXPECTED.get(kind)
@@ -398,60 +372,3 @@ def _append_key(place: str, key: Any) -> str:
     if not str(key).isidentifier():
         return f"{place}[{key!r}]"
     return f"{place}.{key}".removeprefix(".")
-
-
-def _field_names(shape: Any) -> list[str]:
-    if dataclasses.is_dataclass(shape):
-        return [field.name for field in dataclasses.fields(shape) if field.init]
-    return list(getattr(shape, "model_fields", None) or getattr(shape, "__annotations__", {}))
-
-
-def _type_at(shape: Any, loc: Sequence[Any], data: Any) -> Any:
-    for step in loc:
-        shape, data = _type_inside(_resolve(shape, data), step), _data_inside(data, step)
-    return _resolve(shape, data)
-
-
-def _resolve(shape: Any, data: Any = None) -> Any:
-    """Return a type without ``Annotated`` and ``| None``, with references and names resolved."""
-    while get_origin(shape) is Annotated:
-        shape, *metadata = get_args(shape)
-        for item in metadata:
-            if isinstance(item, ReadAs):
-                shape = item.form
-            elif isinstance(item, OneOf):
-                shape = item.shape_of(data) or shape
-    if isinstance(shape, ForwardRef):
-        return getattr(sys.modules[str(shape.__forward_module__)], shape.__forward_arg__)
-    members = [member for member in _members(shape) if member is not type(None)]
-    return _resolve(members[0], data) if len(members) == 1 and members[0] is not shape else shape
-
-
-def _members(shape: Any) -> list[Any]:
-    return list(get_args(shape)) if get_origin(shape) in (Union, UnionType) else [shape]
-
-
-def _type_inside(shape: Any, step: Any) -> Any:
-    """Return the type one step inside another: of an element, a field, or a member of a union."""
-    shape = _resolve(shape)
-    members = _members(shape)
-    if len(members) > 1:
-        names = {getattr(_resolve(member), "__name__", ""): member for member in members}
-        tagged = [member for member in members if step in _tags(_resolve(member))]
-        return names.get(str(step)) or (tagged[0] if tagged else _type_inside(members[0], step))
-    arguments = get_args(shape)
-    if isinstance(step, int) and arguments:
-        return arguments[0]
-    if get_origin(shape) in (dict, Mapping) and len(arguments) == 2:
-        return arguments[1]
-    return Any if arguments else get_type_hints(shape, include_extras=True).get(str(step), Any)
-
-
-def _tags(member: Any, name: str | None = None) -> list[str]:
-    """Return the tags of a tagged union's member: the literals of field ``name``, or of any."""
-    if not isinstance(member, type):
-        return []
-    hints = get_type_hints(member)
-    fields = hints.values() if name is None else [hints.get(name)]
-    literals = [hint for hint in fields if get_origin(hint) is Literal]
-    return [tag for hint in literals for tag in get_args(hint) if isinstance(tag, str)]

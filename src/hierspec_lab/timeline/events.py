@@ -83,7 +83,8 @@ class RowEvent(_Event):
 Event: TypeAlias = DraftEvent | CheckEvent | RowEvent
 TraceEvent: TypeAlias = Event | Mapping[str, Any]  # as read from a file, or as a tracer has it
 _AGAIN = "write it again with: hierspec generate --trace FILE"
-_ANY = cast(type[Any], Annotated[Event, Field(discriminator="kind")])
+_KINDS = {"draft": DraftEvent, "check": CheckEvent, "row": RowEvent}
+_ANY = cast(type[Any], Annotated[Any, schema.OneOf("kind", _KINDS.get, _KINDS.keys)])
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:
