@@ -1,26 +1,17 @@
-"""Tables for terminals, all in one style, that never truncate a cell."""
+"""Output on terminals: how wide it is, tables without lines, numbers of things."""
 
 from __future__ import annotations
 
 import os
-import re
-from collections.abc import Iterable, Iterator
-from typing import cast
+from collections.abc import Iterable
 
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
-from rich.measure import Measurement
-from rich.padding import Padding
-from rich.segment import Segment
+from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
 # Widths in characters
-_MIN_FOLDED = 24  # of a folded column of text
-_MAX_PIPED = 48  # of a column of text where the width of the output is not known
-_UNLIMITED = 4096  # of a file or a pipe, where lines are as long as they need to be
-_INDENT = 4
+UNLIMITED = 4096  # of a file or a pipe, where lines are as long as they need to be
 _MIN_TERMINAL = 40  # narrower terminals are treated as if they were as wide as this
-_NUMBER = re.compile(r"[\d.,]+")
 
 
 def console(stderr: bool = False) -> Console:
@@ -32,109 +23,18 @@ def console(stderr: bool = False) -> Console:
     if output.is_terminal or os.environ.get("COLUMNS", "").isdigit():
         output.width = max(_MIN_TERMINAL, output.width)
     else:
-        output.width = _UNLIMITED
+        output.width = UNLIMITED
     return output
 
 
-class Borderless(Table):
-    """A table without lines whose numbers and headers are never cut or broken.
-
-    Columns of text fold where they are too wide. If the table is still too wide, every row becomes
-    a paragraph: its first cell that is not empty (a number with its header), and below it the other
-    cells with their headers.
-    """
-
-    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
-        gaps = (len(self.columns) - 1) * (self.padding[1] + self.padding[3])
-        if self._set_min_widths(console, options) + gaps <= options.max_width:
-            segments = cast(Iterable[Segment], super().__rich_console__(console, options))
-        else:
-            segments = self._paragraphs(console, options)
-        for line in Segment.split_lines(segments):
-            yield from _without_trailing_blanks(line)
-
-    def _set_min_widths(self, console: Console, options: ConsoleOptions) -> int:
-        unlimited = options.update(width=_UNLIMITED)
-        for column in self.columns:
-            parts = [column.header, *column.cells]
-            widths = [Measurement.get(console, unlimited, part).maximum for part in parts]
-            header_width, full_width = widths[0], max(widths)
-            if column.no_wrap:
-                column.min_width = full_width
-                continue
-            column.min_width = min(full_width, max(header_width, _MIN_FOLDED))
-            if not console.is_terminal and options.max_width == _UNLIMITED:
-                column.max_width = max(header_width, _MAX_PIPED)
-        return sum(column.min_width or 0 for column in self.columns)
-
-    def _paragraphs(self, console: Console, options: ConsoleOptions) -> Iterator[Segment]:
-        if self.title:
-            yield from console.render(self.title, options)
-        for row in range(self.row_count):
-            for part in self._paragraph(row, options.max_width - _INDENT):
-                yield from console.render(part, options)
-
-    def _paragraph(self, row: int, width: int) -> Iterator[RenderableType]:
-        cells = [(column.header, list(column.cells)[row]) for column in self.columns]
-        (header, title), *cells = [(header, cell) for header, cell in cells if str(cell).strip()]
-        is_number = isinstance(title, str | Text) and _NUMBER.fullmatch(str(title))
-        yield _with_header(header, title) if is_number else title
-        line = Text()
-        for header, cell in cells:
-            part = _with_header(header, cell)
-            if line and line.cell_len + part.cell_len + 2 > width:
-                yield Padding(line, (0, 0, 0, _INDENT))
-                line = Text()
-            if part.cell_len > width and header:  # on separate lines, so that no number breaks
-                yield Padding(_one_line_text(header, "dim"), (0, 0, 0, _INDENT))
-                part = _one_line_text(cell)
-            line = Text("  ").join((line, part)) if line else part
-        if line:
-            yield Padding(line, (0, 0, 0, _INDENT))
-
-
-def _without_trailing_blanks(line: list[Segment]) -> Iterator[Segment]:
-    """Yield a line's segments and its end; blanks would wrap where the terminal is narrower."""
-    while line and not line[-1].text.strip():
-        line.pop()
-    yield from line[:-1]
-    if line:
-        yield line[-1]._replace(text=line[-1].text.rstrip())
-    yield Segment.line()
-
-
-def _with_header(header: RenderableType, cell: RenderableType) -> Text:
-    header, text = _one_line_text(header, "dim"), _one_line_text(cell)
-    return Text(" ").join((header, text)) if header else text
-
-
-def _one_line_text(part: RenderableType, style: str = "") -> Text:
-    """Return a header or cell as one line, without the blanks at the ends of its lines."""
-    text = part if isinstance(part, Text) else Text(str(part))
-    if style:
-        text = Text(text.plain, style)
-    lines = [line.copy() for line in text.split()]
-    for line in lines:
-        line.rstrip()
-    return Text(" ").join(line for line in lines if line)
-
-
-def borderless(
-    left: Iterable[str], right: Iterable[str] = (), title: str | None = None
-) -> Borderless:
+def borderless(left: Iterable[str], right: Iterable[str] = ()) -> Table:
     """Return a table without lines.
 
     Args:
         left: headers of the columns of text, which fold where they are too wide.
         right: headers of the columns of numbers, aligned right and never broken.
     """
-    table = Borderless(
-        title=None if title is None else Text(title, "italic"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
+    table = Table(box=None, pad_edge=False, header_style="dim")
     for name in left:
         table.add_column(Text(name), overflow="fold")
     for name in right:

@@ -10,6 +10,7 @@ from rich.text import Text
 
 from hierspec.cli.rendering import say
 from hierspec.utils import terminal
+from hierspec_lab.plotting.tables import borderless
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -29,7 +30,7 @@ def show_methods(methods: Mapping[str, MethodEntry], as_json: bool) -> None:
             json.dumps([{key: getattr(entry, key) for key in keys} for entry in methods.values()])
         )
         return
-    table = terminal.borderless(("method", "group", "source", ""))
+    table = borderless(("method", "group", "source", ""))
     for entry in methods.values():
         lossy = "" if entry.lossless else " (not lossless)"
         row = (entry.name, entry.group, entry.source, f"{entry.summary}{lossy}")

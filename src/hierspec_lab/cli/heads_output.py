@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from rich.markup import escape
 
 from hierspec.utils import terminal
+from hierspec_lab.plotting.tables import borderless
 
 if TYPE_CHECKING:
     from hierspec.config.exit_heads import ExitFigures, HeadsFile
@@ -26,7 +27,7 @@ def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
     if info.vocabulary_size:
         title += f", {info.vocabulary_size} of {info.vocab_size} tokens"
     columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
-    table = terminal.borderless((), columns, title)
+    table = borderless((), columns, title)
     for layer in file.exits:
         rows = [figures.get(str(layer)) for figures in (info.before, info.after)]
         table.add_row(

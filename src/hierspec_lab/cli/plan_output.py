@@ -9,7 +9,7 @@ from rich.table import Table
 from rich.text import Text
 
 from hierspec.utils import terminal
-from hierspec.utils.terminal import borderless
+from hierspec_lab.plotting.tables import borderless
 
 if TYPE_CHECKING:
     from rich.console import Console

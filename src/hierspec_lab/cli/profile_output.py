@@ -9,6 +9,7 @@ from rich.text import Text
 
 from hierspec.cli.rendering import say
 from hierspec.utils import terminal
+from hierspec_lab.plotting.tables import borderless
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -36,7 +37,7 @@ def _tables(profile: Profile) -> Iterator[Table]:
         calls = {row.verifier: row.check[0] for row in measured.costs if row.drafter is None}
         pairs = {(pair.drafter, pair.verifier): pair for pair in measured.pairs}
         columns = ("ms a call, quartiles", *(f"kept by {name}" for name in names[1:]))
-        table = terminal.borderless(("model",), columns, title=f"temperature {float(label):g}")
+        table = borderless(("model",), columns, title=f"temperature {float(label):g}")
         for i, name in enumerate(names):
             ms = _milliseconds(calls[i]) if i in calls else "–"
             rates = (_acceptance(pairs.get((i, k))) for k in range(1, len(names)))

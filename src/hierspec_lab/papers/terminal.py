@@ -8,7 +8,7 @@ from typing import Any
 from rich.table import Table as Columns
 from rich.text import Text
 
-from hierspec.utils.terminal import borderless
+from hierspec_lab.plotting.tables import borderless
 
 from .drawing import best_cell, drawable
 from .tables import Cell, Figure, Grid, Reproduction, Table

@@ -10,9 +10,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from hierspec.utils.terminal import Borderless, borderless, counted
+from hierspec.utils.terminal import counted
 from hierspec_lab.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
 from hierspec_lab.bench.records import BenchResults, Roofline, TemperatureRecord
+from hierspec_lab.plotting.tables import Borderless, borderless
 
 from .columns import category_names, fastest_first, prediction_errors
 
