@@ -95,7 +95,8 @@ def test_a_cell():
 
 
 def test_the_command_prints_every_table(capsys, monkeypatch):
-    monkeypatch.setattr("hierspec.utils.terminal._UNLIMITED", 100)  # a pipe as wide as a terminal
+    for module in ("hierspec.utils.terminal", "hierspec_lab.plotting.tables"):
+        monkeypatch.setattr(f"{module}.UNLIMITED", 100)  # a pipe as wide as a terminal
     assert run(["reproduce", "p1-tables"]) == 0
     out = capsys.readouterr().out
     for text in ("Table 1", "Table 8", "Table 9", "85 of 90", "≠ 11.21", "10.89", "≠1.21", "0.525"):

@@ -95,7 +95,8 @@ def test_p1_examples(found, number):
 
 
 def test_the_commands(capsys, monkeypatch):
-    monkeypatch.setattr("hierspec.utils.terminal._UNLIMITED", 100)  # a pipe as wide as a terminal
+    for module in ("hierspec.utils.terminal", "hierspec_lab.plotting.tables"):
+        monkeypatch.setattr(f"{module}.UNLIMITED", 100)  # a pipe as wide as a terminal
     monkeypatch.setattr(p1_simulation, "ROUNDS", 20)
     monkeypatch.setattr(p2_orders, "ROUNDS", 20)
     assert run(["reproduce", "p1-simulation"]) == 0
