@@ -1,22 +1,12 @@
-"""Levels that name their models by index: into a simulation's estimates, or a case's tables.
-
-Their other fields, and how nodes are built of them, are those of a hierarchy file.
-"""
+"""Levels that name their models by index, into a simulation's estimates or a case's tables."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, ForwardRef, Literal
+from typing import Annotated, Literal
 
-from pydantic import Discriminator, Tag
+from hierspec.utils.schema import Expected, Integer, checked_dataclass
 
-from hierspec.core.nodes import Verify
-from hierspec.errors import HierspecError
-from hierspec.utils.schema import Expected, Integer, ReadAs, checked_dataclass
-
-from .chains import ConcatenateConfig, Parts, validate_chain
 from .levels import Capabilities, LevelConfig
-from .nodes import build_nodes, make_rule
 
 
 @checked_dataclass
@@ -27,52 +17,3 @@ class NumberedConfig(LevelConfig):
 
     method: Literal["number"] = "number"
     model: Annotated[Integer, Expected("the number of a model")] | None = None
-
-
-def _level_kind(level: Any) -> str:
-    method = level.get("method") if isinstance(level, Mapping) else getattr(level, "method", None)
-    return "concatenate" if method == "concatenate" else "number"
-
-
-_NumberedLevel = (
-    Annotated[NumberedConfig, Tag("number")]
-    | Annotated[ForwardRef("NumberedConcatenation", module=__name__), Tag("concatenate")]
-)
-NumberedChain = Annotated[
-    tuple[Any, ...],
-    ReadAs(tuple[Annotated[_NumberedLevel, Discriminator(_level_kind)], ...], validate_chain),
-]
-
-
-@checked_dataclass
-class NumberedConcatenation(ConcatenateConfig):
-    """A concatenation of levels whose models are numbers."""
-
-    parts: Parts[NumberedChain]
-
-
-def chain(
-    budgets: Sequence[int], models: Sequence[int] | None = None, bonus: bool = True
-) -> Verify:
-    """Build a plain chain that verifies tokenwise: level i drafts ``budgets[i]`` tokens.
-
-    Args:
-        models: numbers of the models, smallest first, target last; default: 0, 1, 2, ….
-        bonus: whether the levels between the first and the target emit a bonus token.
-
-    Raises:
-        HierspecError: not one budget of at least 1 for each model but the last.
-    """
-    *drafters, target = range(len(budgets) + 1) if models is None else models
-    if len(drafters) != len(budgets) or any(budget < 1 for budget in budgets):
-        raise HierspecError("give one budget of at least 1 for each model but the last")
-    levels = [
-        NumberedConfig(model=model, num_speculative_tokens=budget, bonus=bonus or i == 0)
-        for i, (model, budget) in enumerate(zip(drafters, budgets, strict=True))
-    ]
-
-    def model_and_name(level: NumberedConfig | None, _: str) -> tuple[int | None, str]:
-        model = target if level is None else level.model
-        return model, f"model {model}"
-
-    return build_nodes(levels, model_and_name, make_rule("tokenwise"))

@@ -24,7 +24,6 @@ from hierspec.core.nodes import (
     Draft,
     LevelNode,
     Verify,
-    initial_states,
     walk,
     walk_levels,
 )
@@ -200,8 +199,3 @@ class Steering:
 
     def to_dict(self) -> dict[str, Any]:
         return {"switches": self.switches, "rounds": dict(self.rounds), "tokens": dict(self.tokens)}
-
-
-def initial_window_states(root: Verify, controller: Controller | None) -> States:
-    """Return a new sequence's window states, with counters where a controller needs them."""
-    return initial_states(root if controller is None else controller.root)

@@ -26,7 +26,6 @@ from pydantic import Field, Strict
 
 from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, RuleName
 from hierspec.config.nodes import build_nodes
-from hierspec.config.numbered import NumberedChain, NumberedConcatenation
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import JumpingController
 from hierspec.errors import HierspecError, errors_in
@@ -44,6 +43,8 @@ from hierspec.utils.schema import (
 )
 from hierspec.verifiers import registry
 from hierspec.verifiers.soundness import validate as validate_soundness
+
+from .numbered import NumberedChain, NumberedConcatenation
 
 _MAX_CONTEXTS = 2**16  # V^order rows of a table
 _Distribution = Annotated[

@@ -18,9 +18,9 @@ from typing import Any
 
 import numpy as np
 
-from hierspec.core.nodes import Verify
+from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import States
-from hierspec.engine.control import Controller, initial_window_states
+from hierspec.engine.control import Controller
 from hierspec.errors import HierspecError
 from hierspec.verifiers.certificate import TOLERANCE, Certificate
 from hierspec.verifiers.formulas import total_variation
@@ -90,7 +90,7 @@ def certify_tree(
             f"a law over {vocab_size}^{tokens} texts is too large to enumerate: lower the "
             f"budgets (the longest proposal is {longest} tokens), the vocabulary or the horizon"
         )
-    states = initial_window_states(root, controller)
+    states = initial_states(root if controller is None else controller.root)
     if controller is not None:
         root = controller.plan(controller.initial(0, tokens))
     interpreter = ExactInterpreter(root, vocab_size)

@@ -17,11 +17,19 @@ from typing import Any
 import numpy as np
 
 from hierspec.core.distributions import OneHotDistributions
-from hierspec.core.nodes import Concatenate, Draft, LevelNode, Node, Verify, walk
+from hierspec.core.nodes import (
+    Concatenate,
+    Draft,
+    LevelNode,
+    Node,
+    Verify,
+    initial_states,
+    walk,
+)
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check, Propose
 from hierspec.core.round import Coroutine, propose, verified
-from hierspec.engine.control import Controller, Steering, initial_window_states
+from hierspec.engine.control import Controller, Steering
 from hierspec.engine.trace import Tracer, event_of
 from hierspec.errors import HierspecError
 
@@ -155,7 +163,7 @@ class _Run:
         nodes = sorted(walk(root), key=lambda node: node.index)
         self.models = [-1 if isinstance(node, Concatenate) else node.model for node in nodes]
         self.levels = [LevelCount(node.name) for node in nodes]
-        self.states = initial_window_states(root, controller)
+        self.states = initial_states(root if controller is None else controller.root)
         self.acceptances, self.prices, self.tracer = acceptances, prices, tracer
         self.catch_up, self.lengths = catch_up, lengths or (lambda _, budget: budget)
         self.unread = dict.fromkeys(self.models, 0)  # tokens that a model has not read

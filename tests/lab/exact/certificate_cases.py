@@ -16,10 +16,10 @@ import wrong_rules as wrong
 from installed import rules
 from tabular_cases import chain, output_law
 
-from hierspec.core.nodes import Concatenate, Draft, Verify
+from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
-from hierspec.engine.control import JumpingController, initial_window_states
+from hierspec.engine.control import JumpingController
 from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
@@ -69,7 +69,7 @@ class Case(NamedTuple):
     def tv(self, horizon: int) -> float:
         """The distance of the first ``horizon`` tokens' law, enumerated."""
         root, controller = self.root, self.controller
-        states = initial_window_states(root, controller)
+        states = initial_states(root if controller is None else controller.root)
         first = root if controller is None else controller.plans[0]
         found = output_law(
             ExactInterpreter(first, self.vocab_size), states, horizon, controller=controller

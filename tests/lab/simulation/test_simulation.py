@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
+from numbered import chain
 
-from hierspec.config.numbered import chain
 from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.trace import ListTracer
