@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hierspec.errors import HierspecError
-from hierspec.utils.prompts import template_variables
+from hierspec.utils.prompts import apply_chat, template_variables
 from hierspec.utils.validation import HALF_CHARACTERS
 
 from .errors import ApiError
@@ -69,7 +69,8 @@ def chat_ids(
         variables: further ones of the template.
 
     Raises:
-        ApiError: the model has no tokenizer or no chat template, or that refuses these messages.
+        ApiError: the model has no tokenizer or no chat template.
+        HierspecError: the chat template refuses these messages.
     """
     tokenizer = service.tokenizer
     if tokenizer is None or not getattr(tokenizer, "chat_template", None):
@@ -82,17 +83,8 @@ def chat_ids(
     except HierspecError as error:
         raise ApiError(str(error), param="chat_template_kwargs") from None
     traits = template_traits(tokenizer)
-    if traits.lists_tools:
-        options["tools"] = plain_tools(tools) or None
+    listed = plain_tools(tools) if traits.lists_tools else ()
     messages = fit_to_template(messages, tools, traits)
-    try:
-        ids = tokenizer.apply_chat_template(
-            messages,
-            add_generation_prompt=add_generation_prompt,
-            tokenize=True,
-            return_dict=False,
-            **options,
-        )
-    except Exception as error:  # templates are programs; they raise what they like
-        raise ApiError(f"the chat template refuses these messages: {error}") from None
-    return [int(token) for token in ids]
+    return apply_chat(
+        tokenizer, messages, listed, add_generation_prompt=add_generation_prompt, **options
+    )

@@ -204,14 +204,17 @@ def apply_chat(
     tokenizer: Any,
     conversation: str | Sequence[Mapping[str, Any]],
     tools: Sequence[Any] | None = None,
+    *,
+    add_generation_prompt: bool = True,
     **options: Any,
 ) -> list[int]:
-    """Return the token ids of a conversation in the model's chat format, ready for an answer.
+    """Return the token ids of a conversation in the model's chat format.
 
     Args:
         tokenizer: of transformers, with a chat template.
         conversation: the user's message, or messages with ``role`` and ``content``.
         tools: functions that the model may call, or their JSON schemas.
+        add_generation_prompt: end with the tokens that begin the model's answer.
         options: further variables of the template (``enable_thinking=False``, …).
 
     Raises:
@@ -233,7 +236,11 @@ def apply_chat(
         told["sequence-length-is-longer-than-the-specified-maximum"] = True
     try:
         ids = tokenizer.apply_chat_template(
-            messages, add_generation_prompt=True, tokenize=True, return_dict=False, **options
+            messages,
+            add_generation_prompt=add_generation_prompt,
+            tokenize=True,
+            return_dict=False,
+            **options,
         )
     except Exception as error:  # templates are programs, and may raise anything
         raise HierspecError(f"the chat template refuses these messages: {error}") from error
