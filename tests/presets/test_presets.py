@@ -16,7 +16,6 @@ from transformers import AutoConfig
 from hierspec import Hierarchy, TargetConfig, preset
 from hierspec.cli import run
 from hierspec.config.levels import LevelConfig
-from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.presets.registry import AUTO, PRESETS
 from hierspec.presets.systems import PAPERS, layer_per_share, layers_at_shares
 from hierspec.verifiers.registry import get
@@ -61,10 +60,6 @@ def test_is_exact_and_names_its_source(name):
         ("layerskip", [(4, 4, None)], "tokenwise"),
         ("branch", [("mid", 8, None)], "block"),
         ("multi-draft", [("mid", 8, None)], "block-rrs"),
-        ("multi-draft-tokenwise", [("mid", 8, None)], "rrs"),
-        ("self-verify", [("mid", 10, None)], "tokenwise"),
-        ("pre-verify", [("small", 10, None), ("mid", 10, "tokenwise")], "tokenwise"),
-        ("pre-self-verify", [("small", 10, None), ("mid", 10, "tokenwise")], "tokenwise"),
         ("dynamic-windows", [("small", 10, None), ("mid", 15, "tokenwise")], "tokenwise"),
         ("suffix", [("suffix", 16, None)], "tokenwise"),
         ("quantized", [("quantized", 10, None)], "tokenwise"),
@@ -79,38 +74,6 @@ def test_builds(name, levels, verify):
     assert [level.bonus for level in config.levels] == [
         not (name == "hispec" and level.verify) for level in config.levels
     ]
-
-
-def test_the_ablation_of_dynamic_windows_differs_in_windows_only():
-    """P5 Table 2: pre-verify; with self-verify; HSDDW."""
-    adaptive, fixed = EntropyWindow(), FixedWindow()
-    windows = {
-        name: [level.window for level in flat(made(name).levels)]
-        for name in ("speculative", "self-verify", "pre-verify", "pre-self-verify",
-                     "dynamic-windows")
-    }  # fmt: skip
-    assert windows == {
-        "speculative": [fixed],
-        "self-verify": [adaptive],
-        "pre-verify": [fixed, fixed],
-        "pre-self-verify": [adaptive, fixed],
-        "dynamic-windows": [adaptive, adaptive],
-    }
-
-
-def test_every_level_but_the_smallest_has_a_tail():
-    """P1 Appendix D: ten tokens of the smallest model after every level."""
-    tail = ("small", 10, None)
-    (two,) = made("horizontal-tail").levels
-    assert shape(two) == ([[("small", 3, None), ("mid", 12, "block")], [tail]], 1)
-    (three,) = made("horizontal-tail", drafts=("small", "mid", "big")).levels
-    assert shape(three) == ([[shape(two), ("big", 12, "block")], [tail]], 1)
-
-
-def test_tempered_is_the_hierarchy_at_another_temperature():
-    plain, tempered = made("hierarchy"), made("tempered")
-    assert [shape(one) for one in tempered.levels] == [shape(one) for one in plain.levels]
-    assert [one.temperature for one in flat(tempered.levels)] == [0.5, 0.5]
 
 
 def test_several_drafts_and_exits():
@@ -131,7 +94,7 @@ def test_shallow_targets_are_refused(name, num_layers, says):
         made(name, num_layers)
 
 
-@pytest.mark.parametrize("name", ["pre-verify", "pre-self-verify", "interleaved", "horizontal"])
+@pytest.mark.parametrize("name", ["interleaved", "horizontal"])
 def test_two_drafts_are_asked_for(name):
     with pytest.raises(ValueError, match=f"{name} needs two draft models"):
         made(name, drafts=("small",))

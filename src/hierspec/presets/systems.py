@@ -23,7 +23,6 @@ from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.utils import plugins
 from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
 
-TAIL_BUDGET = 10  # tokens of the smallest model after every level [P1 Appendix D]
 DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
 MODEL = "a draft model of the target's family"  # what most presets need
@@ -183,15 +182,8 @@ def speculative(models: PresetModels) -> HierarchyConfig:
 @register_preset("hierarchy", "a chain of draft models, block verification", "P1")
 def hierarchy(models: PresetModels) -> HierarchyConfig:
     """Stack all draft models [P1 Algorithm 1], verified by block."""
-    return _stack(models)
-
-
-def _stack(models: PresetModels, **fields: Any) -> HierarchyConfig:
     small, *larger = models.drafts
-    levels = [
-        draft_level(small, 3, **fields),
-        *(draft_level(model, 12, "block", **fields) for model in larger),
-    ]
+    levels = [draft_level(small, 3), *(draft_level(model, 12, "block") for model in larger)]
     return models.with_levels(*levels, verify="block")
 
 
@@ -213,34 +205,6 @@ def self_speculative(models: PresetModels) -> HierarchyConfig:
         models.exit_level(second, 6, "block"),
         verify="block",
     )
-
-
-@register_preset(
-    "horizontal-tail", "as hierarchy; every level appends tokens of the smallest model", "P1"
-)
-def horizontal_tail(models: PresetModels) -> HierarchyConfig:
-    """Append tokens of the smallest model to those of every level of :func:`hierarchy`.
-
-    P1's HSD + HH (§5, Appendix D) takes the heuristic from CS-Drafting (Chen et al., 2023,
-    arXiv 2312.11462). The smallest level has no tail, which would only make its draft longer. P1's
-    smallest model is a table that costs next to nothing; ten tokens of a network are not free.
-    """
-    small, *larger = models.drafts
-    below: AnyLevelConfig = draft_level(small, 3)
-    for model in larger:
-        chain, tail = (below, draft_level(model, 12, "block")), (draft_level(small, TAIL_BUDGET),)
-        below = ConcatenateConfig(parts=(chain, tail))
-    return models.with_levels(below, verify="block")
-
-
-@register_preset("tempered", "as hierarchy, drafters at temperature 0.5; for requests at 0.6", "P1")
-def tempered(models: PresetModels) -> HierarchyConfig:
-    """Run :func:`hierarchy` with drafters at 0.5, for requests at 0.6 [P1 §5, Table 10].
-
-    A level's temperature is absolute: for requests below 0.5 this would be hotter than the target.
-    Greedy requests ignore it.
-    """
-    return _stack(models, temperature=0.5)
 
 
 # --- P3: exits of one model draft and pre-verify
@@ -301,24 +265,7 @@ def multi_draft(models: PresetModels) -> HierarchyConfig:
     )
 
 
-@register_preset(
-    "multi-draft-tokenwise",
-    "several drafts of one model a round, recursive rejection sampling",
-    "P4",
-    max_drafts=1,
-)
-def multi_draft_tokenwise(models: PresetModels) -> HierarchyConfig:
-    """Verify several drafts by recursive rejection with replacement [P4 Table 2, its baseline]."""
-    return models.with_levels(
-        draft_level(models.drafts[-1], DRAFT_BUDGET, num_drafts=NUM_DRAFTS), verify="rrs"
-    )
-
-
-# --- P5: dynamic windows. Its Table 2 lists vanilla speculation, pre-verify, self-verify, both, and
-# HSDDW. The paper's text describes the first, second and last fully, "both" only as the second with
-# self-verify added, and says that HSDDW is more than that. Our reading: in "both" the *drafter*
-# stops by its entropy and the middle model still gathers a fixed number of tokens; in HSDDW the
-# middle model's entropy also decides when the target verifies. Vanilla is ``speculative``.
+# --- P5: dynamic windows
 
 
 @register_preset("dynamic-windows", "entropy decides when a level hands up, thresholds adapt", "P5")
@@ -327,36 +274,6 @@ def dynamic_windows(models: PresetModels) -> HierarchyConfig:
     small, *larger = models.drafts
     levels = [draft_level(model, 15, "tokenwise", window=EntropyWindow()) for model in larger]
     return models.with_levels(draft_level(small, WINDOW_SIZE, window=EntropyWindow()), *levels)
-
-
-@register_preset("self-verify", "one draft model that stops by its own entropy", "P5", max_drafts=1)
-def self_verify(models: PresetModels) -> HierarchyConfig:
-    """Stop one draft model by its own entropy [P5 §3.1, Algorithm 1]; Table 2: self-verify."""
-    return models.with_levels(draft_level(models.drafts[-1], WINDOW_SIZE, window=EntropyWindow()))
-
-
-@register_preset("pre-verify", "two draft models, fixed windows, tokenwise", "P5", max_drafts=2)
-def pre_verify(models: PresetModels) -> HierarchyConfig:
-    """Run speculative decoding twice in sequence [P5 Figure 5a]; Table 2: pre-verify."""
-    small, mid = models.pair("pre-verify")
-    return models.with_levels(
-        draft_level(small, WINDOW_SIZE), draft_level(mid, WINDOW_SIZE, "tokenwise")
-    )
-
-
-@register_preset(
-    "pre-self-verify",
-    "as pre-verify, the smaller model stops by its own entropy",
-    "P5",
-    max_drafts=2,
-)
-def pre_self_verify(models: PresetModels) -> HierarchyConfig:
-    """Run :func:`pre_verify` with a drafter that stops by entropy [P5 Figure 5b]; Table 2: both."""
-    small, mid = models.pair("pre-self-verify")
-    return models.with_levels(
-        draft_level(small, WINDOW_SIZE, window=EntropyWindow()),
-        draft_level(mid, WINDOW_SIZE, "tokenwise"),
-    )
 
 
 # --- P2: three models, one verification
