@@ -109,8 +109,6 @@ def test_what_needs_laws_is_refused():
         simulate(window, CoinFlips(RATES), COSTS, 1)
     with pytest.raises(ValueError, match="naive"):
         simulate(dataclasses.replace(root, rule=get("naive")), CoinFlips(RATES), COSTS, 1)
-    with pytest.raises(ValueError, match="one budget"):
-        chain([2, 0])
 
 
 def test_the_exact_model_is_what_simulations_say():
