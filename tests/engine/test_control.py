@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 from enumeration import certify_tree, model_law
 from estimate_cases import estimates
-from numbered import chain as numbered
 from tabular_cases import V, chain, models, output_law
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, certify
 from hierspec.config.build import build
+from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, EntropyWindow
 from hierspec.engine.control import JumpingController, label, levels_below, plan_of

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 from enumeration import certify_tree
 from estimate_cases import estimates, rates
-from numbered import chain as numbered
 from tabular_cases import V, chain, models
 
+from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import walk
 from hierspec.core.windows import Counts
 from hierspec.engine.control import label

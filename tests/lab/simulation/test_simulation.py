@@ -7,8 +7,8 @@ import math
 
 import numpy as np
 import pytest
-from numbered import chain
 
+from hierspec.config.numbered import chain
 from hierspec.core.nodes import Concatenate, Draft
 from hierspec.core.windows import EntropyWindow
 from hierspec.engine.trace import ListTracer
@@ -109,6 +109,8 @@ def test_what_needs_laws_is_refused():
         simulate(window, CoinFlips(RATES), COSTS, 1)
     with pytest.raises(ValueError, match="naive"):
         simulate(dataclasses.replace(root, rule=get("naive")), CoinFlips(RATES), COSTS, 1)
+    with pytest.raises(ValueError, match="one budget"):
+        chain([2, 0])
 
 
 def test_the_exact_model_is_what_simulations_say():
