@@ -103,15 +103,6 @@ def test_the_folder_is_small_written_once_and_again_where_damaged(tmp_path, cach
     assert (folder / "tokenizer.json").read_bytes() == whole
 
 
-def test_a_folder_with_the_weights_of_earlier_versions_goes(tmp_path, cache, monkeypatch):
-    path = save(tmp_path / "tiny.gguf", tiny())
-    with monkeypatch.context() as earlier:
-        earlier.setattr("hierspec.zoo.gguf.folder.FORMAT", 2)
-        old = model_folder(path)
-    assert model_folder(path) != old
-    assert not old.exists()
-
-
 def rewrite_inside(path):
     """Change weights in a file's middle; its size and ends stay as they are."""
     content = bytearray(path.read_bytes())

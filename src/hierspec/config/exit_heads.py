@@ -301,7 +301,7 @@ def load_head(
 
 def warn_if_other_weights(path: Path, trained_on: str | None, model: str, consequence: str) -> None:
     """Warn if a file is known to have been trained on other weights than a model's."""
-    if trained_on and fingerprint.is_local(model) and not fingerprint.matches(model, trained_on):
+    if trained_on and fingerprint.is_local(model) and trained_on != fingerprint.compute(model):
         warnings.warn(
             f"{path} was trained on other weights than those of {model}: output stays exact, "
             + consequence,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -24,8 +23,6 @@ _PATTERNS = (  # the files in a folder that define its model
 )
 _HEADS = ("exit_heads.safetensors", "acceptance_head.safetensors")  # not part of the model
 _DIGITS = 20
-_DIGITS_OF_ENDS = 16  # of fingerprints that earlier versions wrote, from both ends of each file
-_END = 1 << 16  # bytes
 
 
 def compute(name: str) -> str:
@@ -38,14 +35,17 @@ def compute(name: str) -> str:
     Args:
         name: a directory, ``FILE.gguf``, ``zoo:NAME`` or a hub id.
     """
-    return _hash(name, lambda file: content_hash(file).encode())[:_DIGITS]
-
-
-def matches(name: str, known: str) -> bool:
-    """Return whether a model is the one that a fingerprint was computed of, now or earlier."""
-    if len(known) != _DIGITS_OF_ENDS:
-        return known == compute(name)
-    return known == _hash(name, _ends)[:_DIGITS_OF_ENDS]
+    digest = hashlib.sha256()
+    path = _local_path(name)
+    if name.startswith("zoo:"):
+        digest.update(urlsplit(name).query.encode())
+    if path is None:
+        digest.update(name.encode())
+        return digest.hexdigest()[:_DIGITS]
+    for file in shards(path) if path.is_file() else _files(path):
+        digest.update(f"{file.name} {file.stat().st_size} ".encode())
+        digest.update(content_hash(file).encode())
+    return digest.hexdigest()[:_DIGITS]
 
 
 def is_local(name: str) -> bool:
@@ -56,27 +56,6 @@ def is_local(name: str) -> bool:
 def compute_if_local(name: str) -> str | None:
     """Return :func:`compute` of a model whose files are on this machine; ``None`` for others."""
     return compute(name) if is_local(name) else None
-
-
-def _hash(name: str, hash_file: Callable[[Path], bytes]) -> str:
-    digest = hashlib.sha256()
-    path = _local_path(name)
-    if name.startswith("zoo:"):
-        digest.update(urlsplit(name).query.encode())
-    if path is None:
-        digest.update(name.encode())
-        return digest.hexdigest()
-    for file in shards(path) if path.is_file() else _files(path):
-        digest.update(f"{file.name} {file.stat().st_size} ".encode())
-        digest.update(hash_file(file))
-    return digest.hexdigest()
-
-
-def _ends(file: Path) -> bytes:
-    with file.open("rb") as stream:
-        begin = stream.read(_END)
-        stream.seek(max(file.stat().st_size - _END, 0))
-        return begin + stream.read(_END)
 
 
 def _files(folder: Path) -> list[Path]:

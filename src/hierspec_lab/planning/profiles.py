@@ -51,7 +51,7 @@ def _differences(profile: Profile) -> list[str]:
     ]
     for model in profile.models:
         source = _source(model, target)
-        if not model.weights or fingerprint.matches(source, model.weights):
+        if not model.weights or fingerprint.compute(source) == model.weights:
             continue
         if fingerprint.is_local(source):
             reasons.append(f"the weights of {source!r} have changed")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import hashlib
 import json
-import shutil
 from functools import partial
 from pathlib import Path
 
@@ -24,7 +23,6 @@ from .tokenizer import UnreadTokenizerError, Vocabulary, build_tokenizer, has_to
 from .weights import factors, validate_package, validate_tensors
 
 FORMAT = 3  # version of the folders, raised when what is written changes
-_WITH_WEIGHTS = 2  # the version whose folders held the weights, too
 
 
 def model_folder(path: str | Path) -> Path:
@@ -43,7 +41,8 @@ def model_folder(path: str | Path) -> Path:
     path = Path(path)
     validate_file(path)
     hashes = [content_hash(file) for file in shards(path)]
-    folder = _folder_of(path, hashes, FORMAT)
+    digest = hashlib.sha256("".join((f"{FORMAT} ", *hashes)).encode())
+    folder = cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
     if kept_folder.is_complete(folder, FORMAT):
         return folder
     header = read_header(path)
@@ -54,13 +53,7 @@ def model_folder(path: str | Path) -> Path:
     validate_package(header)
     noun = f"the configuration and tokenizer of {path.name}"
     kept_folder.make(folder, FORMAT, header.name, noun, partial(_write, header, vocabulary))
-    shutil.rmtree(_folder_of(path, hashes, _WITH_WEIGHTS), ignore_errors=True)
     return folder
-
-
-def _folder_of(path: Path, hashes: list[str], version: int) -> Path:
-    digest = hashlib.sha256("".join((f"{version} ", *hashes)).encode())
-    return cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
 
 
 def _write(header: Header, vocabulary: Vocabulary | None, folder: Path) -> None:
