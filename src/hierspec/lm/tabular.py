@@ -7,7 +7,7 @@ the whole engine runs them like any other model.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from itertools import product
 from typing import Any
 
@@ -19,6 +19,8 @@ from .base import Query, UncachedModel
 
 KINDS = ("random", "peaked", "zeros")
 _TOLERANCE = 1e-9
+# key, row, V → the row as float64 [V]
+ReadRow = Callable[[tuple[int, ...], Sequence[float], int], torch.Tensor]
 
 
 class TabularModel(UncachedModel):
@@ -29,12 +31,10 @@ class TabularModel(UncachedModel):
         order: how many last tokens count; 0: one distribution for all positions.
         table: V probabilities for each key: ``""``, ``"0"``, ``"0,1"`` (oldest token first), or
             tuples of ints. Every key of length 0 … order must be there.
-        acceptance: under the same keys, the predicted probability that each of the V next tokens is
-            accepted, for a window that reads it; ``None``: no predictions.
 
     Raises:
         HierspecError: a distribution is missing, too long, negative, or does not sum to 1 within
-            1e-9; or a prediction is no probability.
+            1e-9.
     """
 
     trees = True
@@ -47,27 +47,24 @@ class TabularModel(UncachedModel):
         *,
         name: str = "table",
         max_length: int = 1 << 30,
-        acceptance: Mapping[Any, Sequence[float]] | None = None,
     ) -> None:
         if vocab < 1 or order < 0:
             raise HierspecError(
                 f"vocab must be positive and order at least 0; got {vocab}, {order}"
             )
-        rows = {_key(key): row for key, row in table.items()}
-        keys = _contexts(vocab, order)
-        _validate_keys(rows, keys, order)
         self.name = name
         self.vocab_size = vocab
         self.order = order
         self.max_length = max_length
-        self._index = {key: i for i, key in enumerate(keys)}
-        self._probs = torch.stack([_distribution(key, rows[key], vocab) for key in keys])
+        self._index = {key: i for i, key in enumerate(_contexts(vocab, order))}
+        self._probs = self._rows_of(table, _distribution)
         self._scores = self._probs.log()
-        self._acceptance: torch.Tensor | None = None
-        if acceptance is not None:
-            rates = {_key(key): values for key, values in acceptance.items()}
-            _validate_keys(rates, keys, order)
-            self._acceptance = torch.stack([_rates(key, rates[key], vocab) for key in keys])
+
+    def _rows_of(self, table: Mapping[Any, Sequence[float]], read: ReadRow) -> torch.Tensor:
+        """Return the rows of a table with every key, [contexts, V]."""
+        rows = {_key(key): row for key, row in table.items()}
+        _validate_keys(rows, list(self._index), self.order)
+        return torch.stack([read(key, rows[key], self.vocab_size) for key in self._index])
 
     def distribution(self, context: Sequence[int]) -> torch.Tensor:
         """Return the next token's distribution after ``context``, float64 [V]: do not change it."""
@@ -76,23 +73,6 @@ class TabularModel(UncachedModel):
     def table(self) -> dict[str, list[float]]:
         """Return the distributions by string keys, as the constructor and JSON cases take them."""
         return {",".join(map(str, key)): self._probs[i].tolist() for key, i in self._index.items()}
-
-    def predicted_acceptance(self, context: Sequence[int]) -> float:
-        """Return the predicted probability that the last token of ``context`` is accepted.
-
-        Raises:
-            HierspecError: the model has no predictions.
-        """
-        if self._acceptance is None:
-            raise HierspecError(
-                f"{self.name} predicts no acceptance: give the model an 'acceptance' table, or "
-                "the level another window"
-            )
-        *previous, token = context[-self.order - 1 :]
-        return float(self._acceptance[self._row(previous)][token])
-
-    def acceptance(self, queries: Sequence[Query]) -> list[float]:
-        return [self.predicted_acceptance(query.context.tokens()) for query in queries]
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities, float64 [Σ num_rows, V]; −inf where a token has probability 0.
@@ -186,14 +166,6 @@ def _distribution(key: tuple[int, ...], values: Sequence[float], vocab: int) -> 
     if not abs(total - 1.0) <= _TOLERANCE:
         raise HierspecError(f"{name} sums to {total:.12g}, not 1")
     return probs
-
-
-def _rates(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
-    rates = torch.as_tensor(values, dtype=torch.float64)
-    if rates.shape != (vocab,) or not bool(((rates >= 0) & (rates <= 1)).all()):
-        name = f"the acceptance after {','.join(map(str, key))!r}"
-        raise HierspecError(f"{name} must be {vocab} numbers between 0 and 1")
-    return rates
 
 
 def _draw(vocab: int, generator: torch.Generator, kind: str) -> list[float]:

@@ -45,6 +45,7 @@ from hierspec.verifiers import registry
 from hierspec.verifiers.soundness import validate as validate_soundness
 
 from .numbered import NumberedChain, NumberedConcatenation
+from .tables import PredictingTable
 
 _MAX_CONTEXTS = 2**16  # V^order rows of a table
 _Distribution = Annotated[
@@ -183,4 +184,4 @@ def _build_table(model: TableConfig, vocab: int, i: int) -> TabularModel:
             f"models[{i}]: {vocab}^{model.order} contexts are too many to enumerate"
         )
     with errors_in(f"models[{i}]"):
-        return TabularModel(vocab, model.order, model.table, acceptance=model.acceptance)
+        return PredictingTable(vocab, model.order, model.table, model.acceptance)

@@ -6,7 +6,7 @@ So outcomes are merged by comparing integers, and every model is asked once for 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -15,6 +15,9 @@ import torch
 
 from hierspec.core.nodes import LevelNode
 from hierspec.core.proposals import Proposal, Verdict
+from hierspec.errors import HierspecError
+from hierspec.lm.base import Query
+from hierspec.lm.tabular import TabularModel
 
 
 class NextTokenTable(Protocol):
@@ -23,6 +26,50 @@ class NextTokenTable(Protocol):
     @property
     def order(self) -> int: ...
     def distribution(self, context: Sequence[int]) -> Any: ...
+
+
+class PredictingTable(TabularModel):
+    """A table with predictions of what is accepted of its drafts, for a window that reads them.
+
+    Args:
+        acceptance: under the table's keys, the predicted probability that each of the V next tokens
+            is accepted; ``None``: it predicts nothing, and a window that asks it is refused.
+    """
+
+    def __init__(
+        self,
+        vocab: int,
+        order: int,
+        table: Mapping[Any, Sequence[float]],
+        acceptance: Mapping[Any, Sequence[float]] | None = None,
+    ) -> None:
+        super().__init__(vocab, order, table)
+        self._acceptance = None if acceptance is None else self._rows_of(acceptance, _rates)
+
+    def predicted_acceptance(self, context: Sequence[int]) -> float:
+        """Return the predicted probability that the last token of ``context`` is accepted.
+
+        Raises:
+            HierspecError: the model has no predictions.
+        """
+        if self._acceptance is None:
+            raise HierspecError(
+                f"{self.name} predicts no acceptance: give the model an 'acceptance' table, or "
+                "the level another window"
+            )
+        *previous, token = context[-self.order - 1 :]
+        return float(self._acceptance[self._row(previous)][token])
+
+    def acceptance(self, queries: Sequence[Query]) -> list[float]:
+        return [self.predicted_acceptance(query.context.tokens()) for query in queries]
+
+
+def _rates(key: tuple[int, ...], values: Sequence[float], vocab: int) -> torch.Tensor:
+    rates = torch.as_tensor(values, dtype=torch.float64)
+    if rates.shape != (vocab,) or not bool(((rates >= 0) & (rates <= 1)).all()):
+        name = f"the acceptance after {','.join(map(str, key))!r}"
+        raise HierspecError(f"{name} must be {vocab} numbers between 0 and 1")
+    return rates
 
 
 class Rows:

@@ -25,17 +25,18 @@ from hierspec.verifiers.soundness import validate
 from hierspec_lab.acceptance import files as acceptance_head
 from hierspec_lab.acceptance.window import AcceptanceWindow
 from hierspec_lab.exact.certificate import certify_tree
+from hierspec_lab.exact.tables import PredictingTable
 
 TIGHT = 1e-9
 PROMPT = [1, 0]
 NEIGHBOUR = Neighbour((0, 2, 1), SamplingParams(temperature=0.6))
 
 
-def predicting(table: TabularModel, seed: int = 0) -> TabularModel:
+def predicting(table: TabularModel, seed: int = 0) -> PredictingTable:
     """The same laws, with predictions that have nothing to do with them."""
     generator = torch.Generator().manual_seed(seed)
     kept = {key: torch.rand(V, generator=generator).tolist() for key in table.table()}
-    return TabularModel(V, table.order, table.table(), acceptance=kept)
+    return PredictingTable(V, table.order, table.table(), kept)
 
 
 def test_a_draft_ends_once_a_rejection_is_likely_enough() -> None:
