@@ -34,8 +34,8 @@ from hierspec import Hierarchy, HierarchyConfig, SamplingParams, TargetConfig
 from hierspec.core.distributions import DenseDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.lm.tabular import TabularModel
+from hierspec.verifiers.multi_draft import outcomes
 from hierspec.verifiers.registry import get
-from hierspec_lab.exact.outcomes import outcomes
 from hierspec_lab.papers import prompts
 
 sys.path.append(str(common.ROOT / "tests"))

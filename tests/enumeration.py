@@ -21,13 +21,5 @@ def model_law(*arguments: Any) -> Any:
     return _of("output").model_law(*arguments)
 
 
-def outcomes(*arguments: Any) -> Any:
-    return _of("outcomes").outcomes(*arguments)
-
-
-def tau_probabilities(*arguments: Any) -> Any:
-    return _of("outcomes").tau_probabilities(*arguments)
-
-
 def _of(module: str) -> Any:
     return import_module(f"hierspec_lab.exact.{module}")

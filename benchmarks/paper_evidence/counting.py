@@ -16,10 +16,10 @@ from hierspec.engine.observers import Checks, Observer
 from hierspec.engine.trace import ListTracer
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import overlap
+from hierspec.verifiers.multi_draft import outcomes
 from hierspec_lab.bench.memory import level_parameters
 from hierspec_lab.bench.methods.base import RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod
-from hierspec_lab.exact.outcomes import outcomes
 from hierspec_lab.papers.p4.watching import VerifiedDraft, evaluate_draft
 from hierspec_lab.papers.p5.entropy import entropies, judged_tokens
 from hierspec_lab.papers.p5.rounds import Round, target_rounds

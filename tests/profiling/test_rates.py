@@ -8,7 +8,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from enumeration import outcomes
 from profiling_cases import random_tables, tables
 
 from hierspec import TargetConfig
@@ -19,6 +18,7 @@ from hierspec.profiling import agreement, curves, rates, rounds
 from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.rounds import DraftingSettings
 from hierspec.verifiers import registry as verifiers
+from hierspec.verifiers.multi_draft import outcomes
 
 
 def test_survival_of_a_draft_by_both_rules():

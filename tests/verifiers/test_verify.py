@@ -8,7 +8,6 @@ import dataclasses
 import pytest
 import torch
 from draft_cases import RULES, batch, facts, proposal, random_case, rows
-from enumeration import tau_probabilities
 from fakes.randomness import NoUniforms
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -19,7 +18,7 @@ from hierspec.core import distributions
 from hierspec.core.distributions import DenseDistributions, MixedDistributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
 from hierspec.core.rng import PhiloxRng
-from hierspec.core.rules import Acceptance, Batch
+from hierspec.core.rules import Acceptance, Batch, tau_probabilities
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify, verify_batch
 

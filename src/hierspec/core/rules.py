@@ -2,8 +2,8 @@
 
 A rule is split. The deterministic half, :meth:`Verifier.acceptance`, turns rows
 into numbers for many drafts at once; the random half, :func:`scan`, is shared by all rules. So
-verification batches over sequences, and whoever enumerates has the probabilities of τ instead of
-drawing it. Target ``p`` always comes before draft ``q``.
+verification batches over sequences, and the exact interpreter enumerates τ from
+:func:`tau_probabilities` instead of drawing it. Target ``p`` always comes before draft ``q``.
 
 Shapes: B drafts, padded to n tokens, over a vocabulary of V; true lengths in ``lengths`` [B].
 p is [B, n+1, V], q is [B, n, V]; row n_b of p follows draft b's real end.
@@ -251,3 +251,12 @@ def scan(
         return passed.long().cumprod(-1).sum(-1)
     lengths = torch.arange(1, h.shape[1] + 1, device=h.device)
     return (passed * lengths).amax(-1) if h.shape[1] else passed.sum(-1)
+
+
+def tau_probabilities(order: Literal["forward", "backward"], h: torch.Tensor) -> torch.Tensor:
+    """Return P(τ = k), k = 0..n, from h [..., n] → [..., n+1]; padding has h = 0, gets P = 0."""
+    ones = h.new_ones(*h.shape[:-1], 1)
+    if order == "forward":
+        return torch.cat([ones, h.cumprod(-1)], -1) * torch.cat([1 - h, ones], -1)
+    none_later = (1 - h).flip(-1).cumprod(-1).flip(-1)  # no pass at k, k+1, …, n
+    return torch.cat([ones, h], -1) * torch.cat([none_later, ones], -1)

@@ -165,3 +165,28 @@ def run_tests(choice: Choice, rng: Rng) -> Stop:
             h = choice.send(bool(rng.take(1)[0] < h))
     except StopIteration as stop:
         return stop.value
+
+
+def outcomes(
+    rule: Verifier, drafts: Sequence[Proposal], p: Sequence[Distributions]
+) -> list[tuple[float, Stop]]:
+    """Enumerate every way the rule's tests may go, with its probability."""
+    results: list[tuple[float, Stop]] = []
+    paths: list[tuple[float, tuple[bool, ...]]] = [(1.0, ())]
+    while paths:
+        chance, answers = paths.pop()
+        choice = tests_of(rule, drafts, p)
+        try:
+            h = next(choice)
+            for answer in answers:
+                h = choice.send(answer)
+            while True:
+                passed = h > 0.0
+                if 0.0 < h < 1.0:
+                    paths.append((chance * (1.0 - h), (*answers, False)))
+                    chance *= h
+                answers = (*answers, passed)
+                h = choice.send(passed)
+        except StopIteration as stop:
+            results.append((chance, stop.value))
+    return results

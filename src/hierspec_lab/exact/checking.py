@@ -16,12 +16,12 @@ import torch
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
-from hierspec.core.rules import Batch, Verifier
+from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
 from hierspec.verifiers.acceptance import acceptance_of, correction_of, is_checked
+from hierspec.verifiers.multi_draft import outcomes
 
-from .outcomes import outcomes, tau_probabilities
 from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]

@@ -105,13 +105,16 @@ for words in json.loads(sys.argv[1]):
     assert run(words) == 0, words
 assert not any(name.startswith("hierspec_lab.") for name in sys.modules)
 """
+CASE = {"vocab": 2, "models": [{"order": 0, "table": {"": [0.5, 0.5]}}] * 2}
+CASE["levels"] = [{"num_speculative_tokens": 2}, {"verify": "block"}]
 
 
 def test_the_product_runs_alone(tmp_path):
+    (tmp_path / "case.json").write_text(json.dumps(CASE))
     lines = [
         "generate a --target zoo:small --max-new-tokens 2 --json",
         "generate a --hierarchy auto --target zoo:small --max-new-tokens 2",
-        *("chat --help", "serve --help", "batch --help"),
+        *("certify case.json", "chat --help", "serve --help", "batch --help"),
         "--help",
     ]
     command = [sys.executable, "-c", ALONE, json.dumps([line.split() for line in lines])]
@@ -120,5 +123,5 @@ def test_the_product_runs_alone(tmp_path):
     assert "left out" not in done.stderr
     commands = done.stdout.rpartition("\nCommands:\n")[2]
     listed = {line.split()[0] for line in commands.splitlines() if line.startswith("  ")}
-    assert {"generate", "chat", "serve", "batch", "doctor"} <= listed
-    assert listed.isdisjoint({"bench", "certify", "plan", "profile", "timeline"})
+    assert {"generate", "chat", "serve", "batch", "certify"} <= listed
+    assert listed.isdisjoint({"bench", "plan", "profile", "timeline"})

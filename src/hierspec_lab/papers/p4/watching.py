@@ -1,9 +1,9 @@
 """How many tokens are accepted of each draft that a real model verifies, beside what is expected.
 
 The exact interpreter turns a rule's acceptance probabilities into the distribution of τ, the number
-of drafted tokens accepted (:mod:`hierspec_lab.exact.outcomes`). The same functions take the rows of
-a real draft. So each round of the runtime has an expectation and a variance of τ, given the
-draft, and over any text the sum of accepted less expected tokens is 0 within Σ variance.
+of drafted tokens accepted (:func:`hierspec.core.rules.tau_probabilities`). The same two functions
+take the rows of a real draft. So each round of the runtime has an expectation and a variance of τ,
+given the draft, and over any text the sum of accepted less expected tokens is 0 within Σ variance.
 
 The draft's ratios give more: the probability of keeping m tokens or more is the mean over drafts of
 Π min(1, r_i) tokenwise, of w_m in block, of min(1, R_m) in naive branch resampling [P4 §5.1], each
@@ -29,14 +29,13 @@ import torch
 
 from hierspec.core.distributions import DenseDistributions, Distributions
 from hierspec.core.proposals import Proposal, Verdict
-from hierspec.core.rules import Batch, Verifier
+from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, log_products
 from hierspec.verifiers.rows import parts
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod
-from hierspec_lab.exact.outcomes import tau_probabilities
 
 CURVES = ("tokenwise", "block", "naive")
 MAX_PENDING_BYTES = 1 << 28  # bytes of distributions that a run keeps while it is timed
