@@ -67,9 +67,9 @@ def pytest_runtest_call():
     try:
         return (yield)
     except Exception as error:
-        missing = re.search(r"'[\w-]+' is in \w+, which is not installed", str(error))
-        if missing is None and sys.modules.get("hierspec_lab") is None:
-            missing = re.search(r"No module named 'hierspec_lab.*", str(error))
+        missing = re.search(
+            r"'[\w-]+' is in \w+, which is not installed|import of hierspec_lab halted", str(error)
+        )
         if missing is None:
             raise
         pytest.skip(missing[0])
