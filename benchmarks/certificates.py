@@ -1,6 +1,6 @@
 """Certificates: how many random lossy hierarchies pass (none may), how many lossless ones fail.
 
-The cases are the tests' own (``tests/lab/exact/certificate_cases.py``): planted mistakes and sound
+The cases are the tests' own (``tests/exact/certificate_cases.py``): planted mistakes and sound
 rules among windows, controllers, orders and depths. A case counts as lossy where an enumerated
 law, two and four tokens longer than the longest proposal, says so without the proof under test.
 
@@ -23,11 +23,11 @@ from common import ROOT, environment, write
 from tqdm import tqdm
 
 sys.path.insert(0, str(ROOT / "tests"))
-sys.path.insert(0, str(ROOT / "tests" / "lab" / "exact"))
+sys.path.insert(0, str(ROOT / "tests" / "exact"))
 
 from certificate_cases import Case, is_lossy, lossless, with_a_mistake
 
-from hierspec_lab.exact.certificate import Certificate, certify_tree
+from hierspec.exact.certificate import Certificate, certify_tree
 
 OLD_HORIZON = 2  # tokens past the longest proposal that used to be called conclusive
 TOLERANCE = 1e-9

@@ -10,10 +10,10 @@ from typing import Any
 import common
 from figures import data, short
 
+from hierspec.exact.cases import load_case
+from hierspec.exact.certificate import certify
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec_lab.exact.cases import load_case
-from hierspec_lab.exact.certificate import certify
 from hierspec_lab.papers.p1 import tables as p1
 from hierspec_lab.papers.p2.formula import interleaved_speedup
 from hierspec_lab.papers.p3 import table1 as p3

@@ -26,9 +26,9 @@ from tabular_cases import V, chain, models, pair, several
 
 from hierspec.core.nodes import Verify
 from hierspec.core.windows import EntropyWindow
+from hierspec.exact.certificate import certify_tree
 from hierspec.planner.latency import latency
 from hierspec.verifiers.registry import get
-from hierspec_lab.exact.certificate import certify_tree
 from hierspec_lab.planning.search import plan
 
 Make = Callable[[int], Verify]

@@ -2,10 +2,10 @@
 
 A box holds the uniforms that make all of its comparisons come out the same.
 
-:mod:`hierspec_lab.exact.interpreter` puts probabilities where the runtime draws numbers; what the
+:mod:`hierspec.exact.interpreter` puts probabilities where the runtime draws numbers; what the
 runtime does with them (shortcuts, padding, recorded calls, drafts made in chunks), and how it reads
 scores, it cannot see. Here the runtime runs as it does for a user, on an rng that splits
-(:mod:`hierspec_lab.exact.splitting`), so the law includes everything between a score and a
+(:mod:`hierspec.exact.splitting`), so the law includes everything between a score and a
 token.
 It costs a run for each box, so models are tiny and texts short; for larger ones, the interpreter
 proves that rules, windows and trees are lossless.
@@ -23,6 +23,7 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
+from hierspec.exact.splitting import outcomes
 from hierspec.sampling.parameters import SamplingParams
 
 TokenIds = tuple[int, ...]
@@ -34,8 +35,6 @@ def outcome_law(program: Callable[[Any], Any]) -> dict[Any, float]:
     Args:
         program: called with an rng once for each box of uniforms; each call must begin anew.
     """
-    from hierspec_lab.exact.splitting import outcomes
-
     law: dict[Any, float] = {}
     for rng, outcome in outcomes(program):
         law[outcome] = law.get(outcome, 0.0) + rng.probability

@@ -19,9 +19,9 @@ from tiny_models import tiny_model
 
 from hierspec import SamplingParams
 from hierspec.config import methods
-from hierspec.engine.control import JumpingController
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
+from hierspec.exact.cases import JumpingController
 from hierspec.server.service import Service, Streams
 from hierspec.server.settings import ServeSettings
 

@@ -14,6 +14,8 @@ from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
 from hierspec.engine.control import Controller
 from hierspec.engine.trace import Tracer, event_of
+from hierspec.exact.interpreter import ExactInterpreter
+from hierspec.exact.output import Rounds, join_rounds
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
@@ -132,14 +134,12 @@ def record_requests(
 
 
 def output_law(
-    interpreter: Any,
+    interpreter: ExactInterpreter,
     states: Any,
     horizon: int,
     cut_at_horizon: bool = False,
     controller: Controller | None = None,
 ) -> np.ndarray:
     """The law of the first ``horizon`` tokens, [V, …, V], from window states of the root."""
-    from hierspec_lab.exact.output import Rounds, join_rounds
-
     rounds = Rounds(interpreter, controller)
     return join_rounds(rounds, rounds.initial(states, horizon), horizon, cut_at_horizon)

@@ -7,13 +7,10 @@ operation that must look at a value cannot be recorded.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Collection
-from functools import cache
-
 import torch
 import torch.nn.functional as F
 
+from hierspec.exact.splitting import WATCHED
 from hierspec.utils.graphs import NoHostReads
 
 
@@ -29,7 +26,7 @@ class Tape(NoHostReads):
         fresh = [tensor for tensor in _tensors(out) if _storage(tensor) not in taken]
         # A view moves with what it views; what is written in place is where it belongs.
         if fresh or func._schema.is_mutable:
-            is_watched = func.__name__ in _watched()
+            is_watched = func.__name__ in WATCHED
             self.operations.append((is_watched, func, args, kwargs, out if fresh else ()))
         return out
 
@@ -45,16 +42,6 @@ class Tape(NoHostReads):
                 for old, new in zip(_tensors(out), _tensors(fresh) if out else (), strict=True):
                     if _storage(old) != _storage(new):
                         old.copy_(new)
-
-
-@cache
-def _watched() -> Collection[str]:
-    """Return the operations whose comparisons of uniforms are followed, where anything follows."""
-    with contextlib.suppress(ImportError):
-        from hierspec_lab.exact.splitting import WATCHED
-
-        return WATCHED
-    return ()
 
 
 def _tensors(value) -> list[torch.Tensor]:

@@ -2,6 +2,7 @@
 
 import json
 import re
+from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -75,3 +76,5 @@ def test_the_public_surface_is_pinned():
     for name in hierspec.__all__:
         assert getattr(hierspec, name) is not None
         assert f"::: hierspec.{hierspec._MODULES[name]}.{name}" in reference
+    import_module("hierspec.exact.certificate")  # must not shadow the function
+    assert callable(hierspec.certify)

@@ -18,13 +18,13 @@ import numpy as np
 import pytest
 import torch
 import transformers
-from enumeration import certify_tree
 from huggingface_hub.utils import are_progress_bars_disabled
 from tabular_cases import pair, several
 from tiny_models import tiny_model
 
 import hierspec
 from hierspec import Hierarchy
+from hierspec.exact.certificate import certify_tree
 from hierspec.lm.load import quiet_transformers
 
 TASKS = Path("/proc/self/task")

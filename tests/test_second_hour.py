@@ -232,6 +232,7 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
     (tmp_path / "mine.json").write_text(json.dumps(hierarchy))
     plugin = ["--plugin", "mine.py"]
 
+    assert "lossless" in hour("certify", "case.json", *plugin)[1]
     asked = ["generate", *plugin, "-n", 8, "def f", "--json", "--hierarchy"]
     written = json.loads(hour(*asked, "mine.json")[1])
     assert written["levels"][0]["name"] == "constant"
@@ -239,7 +240,6 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
     assert (config["levels"], config["verify"]) == ([level], "mine")
 
     if LAB:  # whose commands these are
-        assert "lossless" in hour("certify", "case.json", *plugin)[1]
         quick = ["--max-speculative-tokens", 2, "--tokens", 8, "--places", 1, "--repeats", 1]
         few = ["--num-prompts", 1, "--temperature", 0]
         status, _, said = hour(

@@ -12,6 +12,7 @@ from tabular_cases import chain, models
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Acceptance, Stop, Verifier
+from hierspec.exact.tables import TableDistributions
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import (
     excess,
@@ -124,7 +125,7 @@ class HandsUpTheResidual(Tokenwise):
             p = out.distributions.rows(tau, tau + 1).dense(width)
             residual = (p - draft.distributions.rows(tau, tau + 1).dense(width)).clamp(min=0.0)
             row = out.distributions.store.intern((residual / residual.sum())[0].numpy())
-            distributions = type(out.distributions)(
+            distributions = TableDistributions(
                 out.distributions.store, (*out.distributions.ids[:tau], row)
             )
             out = Proposal(out.tokens, distributions, out.owners, out.origins, out.signals)

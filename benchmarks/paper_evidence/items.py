@@ -12,7 +12,7 @@ from typing import Literal
 from .sequential import ClaimVerdict
 
 Status = ClaimVerdict | Literal["cannot be had here"]
-ENUMERATION_SOURCE = "tests/lab/exact, `certificates.json`"
+ENUMERATION_SOURCE = "tests/exact, `certificates.json`"
 TABLES_SOURCE = "`hierspec reproduce p1-tables`"
 
 
@@ -53,7 +53,7 @@ def _proved(reason: str) -> FixedVerdict:
 
 
 def _lossy(reason: str) -> FixedVerdict:
-    return FixedVerdict("does not hold", reason, "tests/lab/exact/test_wrong_rules.py")
+    return FixedVerdict("does not hold", reason, "tests/exact/test_wrong_rules.py")
 
 
 ITEMS = (

@@ -20,17 +20,17 @@ if TYPE_CHECKING:
     from hierspec.drafters.base import LookUp
     from hierspec.engine.results import GenerationResult, TokenEvent
     from hierspec.errors import HierspecError
+    from hierspec.exact.certificate import Certificate, certify
     from hierspec.integrations.transformers import custom_generate
     from hierspec.lm.next_token import NextTokenModel
     from hierspec.presets.registry import preset
     from hierspec.sampling.parameters import SamplingParams
-    from hierspec.verifiers.certificate import Certificate, certify
     from hierspec.verifiers.registry import register
 
 # Loaded when first used: importing hierspec costs no torch.
 _MODULES = {
     "Acceptance": "core.rules",
-    "Certificate": "verifiers.certificate",
+    "Certificate": "exact.certificate",
     "GenerationResult": "engine.results",
     "Hierarchy": "api",
     "HierarchyConfig": "config.schema",
@@ -44,7 +44,7 @@ _MODULES = {
     "TokenEvent": "engine.results",
     "Verdict": "core.proposals",
     "Verifier": "core.rules",
-    "certify": "verifiers.certificate",
+    "certify": "exact.certificate",
     "custom_generate": "integrations.transformers",
     "preset": "presets.registry",
     "register": "verifiers.registry",

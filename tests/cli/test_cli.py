@@ -147,7 +147,7 @@ def test_stop_strings_and_seeds(capsys):
         (["generate", "x", "--no-such-option"], "no-such-option"),
         (["generate", "x" * 20000, *SMALL], "context holds 2048"),
         (["generate", "--prompts", "nowhere.jsonl", *SMALL], "nowhere.jsonl"),
-        pytest.param(["certify", "nowhere.json"], "nowhere.json", marks=needs_lab),
+        (["certify", "nowhere.json"], "nowhere.json"),
         (["generate", "x", "--dtype", "float8_e4m3fn", *SMALL], "float8_e4m3fn"),
         (["generate", "x", "--device", "meta", *SMALL], "meta"),
         (["generate", "x", "--seed", "-1", *SMALL], "below 2**64"),
@@ -202,14 +202,7 @@ CASE = {
 
 
 @pytest.mark.parametrize(
-    ("case", "read"),
-    [
-        ("help", 0),
-        *(
-            pytest.param(*of_certify, marks=needs_lab)
-            for of_certify in (("lossless", 1), ("lossy", 0))
-        ),
-    ],
+    ("case", "read"), [("help", 0), ("lossless", 1), pytest.param("lossy", 0, marks=needs_lab)]
 )
 def test_a_reader_that_leaves_is_no_error(tmp_path, case, read):
     file = tmp_path / "case.json"
@@ -226,7 +219,6 @@ def test_a_reader_that_leaves_is_no_error(tmp_path, case, read):
     assert process.wait(timeout=60) == (case == "lossy")
 
 
-@needs_lab
 def test_an_empty_part_of_a_case_is_refused(capsys, tmp_path):
     file = tmp_path / "case.json"
     levels = [{"method": "concatenate", "parts": [[]]}, {"verify": "tokenwise"}]
@@ -299,7 +291,6 @@ def test_what_libraries_say_of_a_broken_model_is_one_line(capsys, tmp_path, name
     assert err.count("\n") == 1
 
 
-@needs_lab
 def test_files_nested_without_end_are_refused(capsys, tmp_path):
     file = tmp_path / "deep.json"
     file.write_text('{"a":' * 100_000)
@@ -309,7 +300,6 @@ def test_files_nested_without_end_are_refused(capsys, tmp_path):
         assert "deep.json: nested too deeply" in err
 
 
-@needs_lab
 @pytest.mark.parametrize(
     "error",
     [
@@ -326,8 +316,8 @@ def test_what_is_no_mistake_of_the_user_asks_for_a_report(capsys, monkeypatch, e
     def fails(*args, **options):
         raise error
 
-    monkeypatch.setattr("hierspec_lab.exact.certificate.certify_tree", fails)
-    monkeypatch.setattr("hierspec_lab.exact.certificate.load_case", lambda path: CASE)
+    monkeypatch.setattr("hierspec.exact.certificate.certify_tree", fails)
+    monkeypatch.setattr("hierspec.exact.certificate.load_case", lambda path: CASE)
     status, out, err = hierspec(capsys, "certify", __file__)
     assert (status, out) == (1, "")
     assert f"{type(error).__name__}: " in err
@@ -338,7 +328,6 @@ def test_what_is_no_mistake_of_the_user_asks_for_a_report(capsys, monkeypatch, e
         hierspec(capsys, "certify", __file__, "--debug")
 
 
-@needs_lab
 @pytest.mark.parametrize(
     ("error", "line"),
     [
@@ -353,7 +342,7 @@ def test_what_the_machine_refuses_is_one_line(capsys, monkeypatch, error, line):
     def fails(path):
         raise error
 
-    monkeypatch.setattr("hierspec_lab.exact.certificate.load_case", fails)
+    monkeypatch.setattr("hierspec.exact.certificate.load_case", fails)
     status, out, err = hierspec(capsys, "certify", __file__)
     assert (status, out) == (2, "")
     assert line in err
@@ -402,7 +391,7 @@ def test_help_is_there_without_loading_torch():
     code = """
 import sys
 from hierspec.cli import run
-for command in ([], ["generate"], ["serve"], ["zoo"], ["doctor"]):
+for command in ([], ["generate"], ["certify"], ["zoo"], ["doctor"]):
     assert run([*command, "--help"]) == 0, command
     assert "torch" not in sys.modules, (command, "help should be quick")
 """

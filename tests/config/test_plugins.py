@@ -13,7 +13,6 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from installed import needs_lab
 
 from hierspec.cli import run
 from hierspec.config import methods
@@ -116,7 +115,6 @@ def test_an_unknown_method_names_those_of_plug_ins(tmp_path):
         HierarchyConfig.from_dict({"target": "x", "levels": [{"method": "constnt"}]})
 
 
-@needs_lab
 def test_a_rule_has_a_name_in_certify_and_files(tmp_path, capsys):
     plugin = write(tmp_path, RULE)
     file = write(tmp_path, json.dumps(CASE), "case.json")
@@ -146,7 +144,6 @@ def test_a_file_may_import_another(first, tmp_path, monkeypatch):
         plugins.load_file(write(tmp_path, RULE, "three.py"))
 
 
-@needs_lab
 @pytest.mark.parametrize(
     ("draw", "source"),
     [
@@ -296,7 +293,6 @@ def test_a_file_that_is_none(file, tmp_path, capsys, monkeypatch):
     assert capsys.readouterr().err.count("\n") == 1
 
 
-@needs_lab
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
@@ -329,7 +325,6 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
     assert "mine.py, line" in error
 
 
-@needs_lab
 @pytest.mark.parametrize(
     ("returned", "words"),
     [
@@ -388,7 +383,6 @@ ACCEPTANCE = """
 """
 
 
-@needs_lab
 @pytest.mark.parametrize(
     ("body", "words"),
     [
@@ -423,7 +417,6 @@ def test_what_else_a_rule_says_is_checked(body, words, tmp_path, capsys):
 WORDS = ["self", "limit", "None", "1j", "...", "b''", "hierspec", "print", "yield 1"]
 
 
-@needs_lab
 @pytest.mark.parametrize("seed", range(12))
 def test_a_damaged_file_is_one_line_or_works(seed, tmp_path, capsys):
     """Lines that are lost, doubled, cut and exchanged, and words that stand for others."""

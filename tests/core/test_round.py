@@ -6,11 +6,12 @@ import dataclasses
 import itertools
 
 import pytest
-from enumeration import certify_tree
 from tabular_cases import FAMILIES, WINDOWS, V, chain, models
 
 from hierspec.core.nodes import Concatenate, Draft, initial_states
 from hierspec.core.windows import EntropyWindow, FixedWindow
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import UNLIMITED, ExactInterpreter, longest_proposal
 from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.soundness import validate
 
@@ -141,8 +142,6 @@ def test_the_limit_of_a_generation_cuts_by_count(rule, horizon):
 
 def test_overshoot_is_handed_up():
     """A level that holds one token may yet gain a whole round; `longest_proposal` is attained."""
-    from hierspec_lab.exact.interpreter import UNLIMITED, ExactInterpreter, longest_proposal
-
     tables = models("equal", 3)
     root = chain(tables, ["tokenwise", "block"], [2, 4])
     assert longest_proposal(root.below) == 6  # rounds of 3 and 3

@@ -8,7 +8,6 @@ import time
 
 import pytest
 from engine_law import generation_law
-from enumeration import certify_tree
 from loading import hierarchy_of
 from tabular_cases import V, models
 
@@ -16,11 +15,12 @@ from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
 from hierspec.engine import ahead, responder
 from hierspec.engine.ahead import BackgroundDrafting, ReservedUniforms
-from hierspec.engine.control import JumpingController
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
 from hierspec.errors import HierspecError
+from hierspec.exact.cases import JumpingController
+from hierspec.exact.certificate import certify_tree
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 

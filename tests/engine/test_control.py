@@ -7,7 +7,6 @@ import json
 
 import numpy as np
 import pytest
-from enumeration import certify_tree, model_law
 from estimate_cases import estimates
 from tabular_cases import V, chain, models, output_law
 
@@ -16,7 +15,11 @@ from hierspec.config.build import build
 from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, EntropyWindow
-from hierspec.engine.control import JumpingController, label, levels_below, plan_of
+from hierspec.engine.control import label, levels_below, plan_of
+from hierspec.exact.cases import JumpingController
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import ExactInterpreter, Outcome
+from hierspec.exact.output import model_law
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
 
@@ -79,21 +82,19 @@ def test_control_beside_adaptive_windows_and_limits(rule):
     assert certify_tree(root, V, cut_at_horizon=True, controller=jumping).tv < TIGHT
 
 
+class Peeking(ExactInterpreter):
+    """Changes the budget within a round: by the value of the token that it has just seen."""
+
+    def _leaf_proposals(self, node, context, limit, states):
+        return [
+            Outcome(
+                o.probability, (o.value[0].truncated(2 - (o.value[0].tokens[1:] == (0,))), states)
+            )
+            for o in super()._leaf_proposals(node, context, limit, states)
+        ]
+
+
 def test_a_choice_within_the_round_is_caught():
-    from hierspec_lab.exact.interpreter import ExactInterpreter, Outcome
-
-    class Peeking(ExactInterpreter):
-        """Changes the budget within a round: by the value of the token that it has just seen."""
-
-        def _leaf_proposals(self, node, context, limit, states):
-            return [
-                Outcome(
-                    o.probability,
-                    (o.value[0].truncated(2 - (o.value[0].tokens[1:] == (0,))), states),
-                )
-                for o in super()._leaf_proposals(node, context, limit, states)
-            ]
-
     root = chain(models("random", 2, seed=6), ["tokenwise"], [2])
     jumping = JumpingController(root, [[2], [1], [0]])
     states = initial_states(jumping.root)

@@ -11,8 +11,9 @@ from stacks import PROMPTS, built, model, stacks
 from hierspec import Hierarchy, SamplingParams
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters import model as drafting
-from hierspec.engine.control import JumpingController, levels_below
+from hierspec.engine.control import levels_below
 from hierspec.engine.observers import Observer
+from hierspec.exact.cases import JumpingController
 from hierspec.lm.trunk.cuda_graphs import CudaGraphTrunk
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.controller import OnlineController

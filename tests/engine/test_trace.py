@@ -5,20 +5,20 @@ from __future__ import annotations
 import io
 import json
 
-from enumeration import exact_interpreter
 from tabular_cases import chain, drive, models, record_requests
 
 from hierspec.core.nodes import initial_states
 from hierspec.core.requests import Propose
 from hierspec.core.round import verified
 from hierspec.engine.trace import JsonLinesTracer, ListTracer
+from hierspec.exact.interpreter import ExactInterpreter
 
 
 def test_a_wrapped_coroutine_behaves_the_same_and_is_recorded():
     root = chain(models("peaked", 2), ["block"], [2])
     states = initial_states(root)
     tracer = ListTracer(clock=iter(range(99)).__next__)
-    interpreter = exact_interpreter(root, 3)
+    interpreter = ExactInterpreter(root, 3)
     plain, _ = drive(verified(root, (), 9, states), interpreter)
     wrapped, _ = drive(record_requests(verified(root, (), 9, states), tracer, 4, 10), interpreter)
     assert wrapped.emitted.tokens == plain.emitted.tokens
@@ -36,7 +36,7 @@ def test_a_wrapped_coroutine_behaves_the_same_and_is_recorded():
 def test_follow_up_rows_are_recorded_and_draws_are_not():
     root = chain(models("random", 2, seed=1), ["naive"], [3])
     tracer = ListTracer()
-    interpreter = exact_interpreter(root, 3)
+    interpreter = ExactInterpreter(root, 3)
 
     def worst(request):
         """Reject at once, so that the rest of the draft must be resampled."""

@@ -19,8 +19,8 @@ from hierspec.core.nodes import Draft, Verify, walk_levels
 from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.base import DraftCall
 from hierspec.drafters.multi_draft import MultiDrafter
-from hierspec.engine.control import JumpingController
 from hierspec.engine.sequences import LiveSequence
+from hierspec.exact.cases import JumpingController
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.lean.device_copy import DeviceCopy

@@ -6,7 +6,6 @@ import dataclasses
 
 import numpy as np
 import pytest
-from enumeration import certify_tree
 from estimate_cases import estimates, rates
 from tabular_cases import V, chain, models
 
@@ -14,6 +13,7 @@ from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import walk
 from hierspec.core.windows import Counts
 from hierspec.engine.control import label
+from hierspec.exact.certificate import certify_tree
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.acceptance_estimate import (
     Evidence,

@@ -6,10 +6,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from enumeration import certify_tree
 from scipy.optimize import linprog
 from tabular_cases import FAMILIES, V, chain, models
 
+from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
 
 

@@ -9,7 +9,6 @@ import math
 import numpy as np
 import pytest
 import torch
-from enumeration import certify_tree, model_law
 from fakes.randomness import FixedUniforms
 from installed import LAB
 from optimal_acceptance import optimal_acceptance
@@ -23,6 +22,8 @@ from hierspec.core.distributions import DenseDistributions
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.proposals import Proposal
 from hierspec.core.windows import EntropyWindow
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.output import model_law
 from hierspec.verifiers.multi_draft import outcomes, verify_drafts
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate

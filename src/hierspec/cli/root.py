@@ -11,6 +11,7 @@ from hierspec.utils import plugins
 
 from . import zoo
 from .batch import batch
+from .certify import certify
 from .chat import chat
 from .doctor import doctor
 from .generate import generate
@@ -61,7 +62,7 @@ def _root(
     pass
 
 
-for command in (generate, chat, serve, batch, doctor):
+for command in (generate, chat, serve, batch, certify, doctor):
     app.command(cls=Command)(command)
 app.add_typer(zoo.app)
 

@@ -25,7 +25,7 @@ Noise = Callable[[int, int], np.ndarray]  # (position, V) → V exponential numb
 
 
 class Rng(Protocol):
-    """A source of uniforms; one that splits follows every outcome."""
+    """A source of uniforms; that of :mod:`hierspec.exact.splitting` enumerates every outcome."""
 
     def take(self, n: int) -> np.ndarray:
         """Return the next ``n`` uniforms in [0, 1), float64."""

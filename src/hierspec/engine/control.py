@@ -4,8 +4,8 @@ At the start of each round of the target a controller chooses a *plan*: a hierar
 loaded levels. It knows only the rounds before: how many tokens each emitted, and how many drafted
 tokens of every level were accepted. So given the text and all that happened so far, a round is the
 round of some fixed lossless hierarchy, and the output law stays the target's whatever the
-controller does [MATH §2]. ``hierspec certify`` shows that by enumeration, the controller's state
-included.
+controller does [MATH §2]. :mod:`hierspec.exact` certifies that by enumeration, the controller's
+state included.
 
 Every sequence has a state and a plan of its own, which depend on its own text alone: so a seeded
 text is the same in any batch. Sequences with different plans still share calls
@@ -117,36 +117,6 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
     for node in verifying:
         below = node.over(below)
     return root.over(below)
-
-
-class JumpingController:
-    """A controller that jumps between given plans, for certificates and tests.
-
-    Its choice depends on everything that it may know of earlier rounds, accepted tokens of inner
-    levels included, and not on speed.
-
-    Args:
-        root: the loaded hierarchy, a plain chain.
-        budgets: for each plan, the budgets that :func:`plan_of` takes.
-    """
-
-    def __init__(self, root: Verify, budgets: Sequence[Sequence[int]]) -> None:
-        self.root = plan_of(root, [node.budget for node in levels_below(root)])
-        self.plans = tuple(plan_of(root, plan_budgets) for plan_budgets in budgets)
-        if not self.plans:
-            raise HierspecError("a controller needs at least one plan")
-
-    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> int:
-        return 0
-
-    def plan(self, state: int) -> Verify:
-        return self.plans[state]
-
-    def update(self, state: int, report: RoundReport) -> int:
-        total = state + 1 + report.num_emitted
-        for index, counts in enumerate(report.counts):
-            total += (index + 2) * int(counts.accepted) + int(counts.rejected)
-        return total % len(self.plans)
 
 
 def label(plan: Verify, names: Mapping[int, str] | None = None) -> str:

@@ -26,9 +26,9 @@ from hierspec.config.nodes import build_nodes, make_rule
 from hierspec.config.numbered import NumberedConfig
 from hierspec.core.nodes import Verify
 from hierspec.errors import HierspecError
+from hierspec.exact.numbered import NumberedConcatenation
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.profiling.profile import Profile
-from hierspec_lab.exact.numbered import NumberedConcatenation
 from hierspec_lab.simulation import CallPrices, LevelCount, Simulation, simulate
 
 

@@ -4,7 +4,7 @@ An *adapter* is a function ``verify(tokens, q, p) → emitted tokens`` around su
 drafted tokens [n] int64, the distributions they were drawn from [n, V] and the target's [n + 1, V],
 both float64, and returns the tokens of its round: the accepted ones and those that follow them. It
 draws random numbers with ``torch.rand``, ``rand_like`` and ``multinomial``, which are replaced by
-every possible result (:mod:`hierspec_lab.exact.splitting`).
+every possible result (:mod:`hierspec.exact.splitting`).
 
 Of a verifier whose random numbers cannot be followed nothing is said: it is refused where it draws
 from another generator, or from none, and where two runs in one box of numbers, which must end alike
@@ -28,12 +28,12 @@ import torch
 
 from hierspec.core.distributions import draw
 from hierspec.errors import HierspecError
+from hierspec.exact.certificate import rounding_note
+from hierspec.exact.foreign_random import ForeignRandomness
+from hierspec.exact.splitting import SplittingRng, outcomes, run
 from hierspec.lm.tabular import TabularModel
 from hierspec.utils import plugins
 from hierspec.utils.schema import nearest_key, short_repr
-from hierspec_lab.exact.certificate import rounding_note
-from hierspec_lab.exact.foreign_random import ForeignRandomness
-from hierspec_lab.exact.splitting import SplittingRng, outcomes, run
 
 Adapter = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], Sequence[int]]
 

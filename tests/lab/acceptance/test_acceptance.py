@@ -17,6 +17,8 @@ from hierspec.cli import run
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import Counting, FixedWindow
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.tables import PredictingTable
 from hierspec.lm.base import Query
 from hierspec.lm.tabular import TabularModel
 from hierspec.sampling.parameters import SamplingParams
@@ -24,8 +26,6 @@ from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 from hierspec_lab.acceptance import files as acceptance_head
 from hierspec_lab.acceptance.window import AcceptanceWindow
-from hierspec_lab.exact.certificate import certify_tree
-from hierspec_lab.exact.tables import PredictingTable
 
 TIGHT = 1e-9
 PROMPT = [1, 0]

@@ -16,11 +16,11 @@ from work import Work
 
 from hierspec.core.context import Context
 from hierspec.core.nodes import Draft
+from hierspec.exact.certificate import certify_tree
 from hierspec.lm.base import Query
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.soundness import validate
-from hierspec_lab.exact.certificate import certify_tree
 from hierspec_lab.methods.adaptive_exit.model import AdaptiveExit
 
 EXITS = {

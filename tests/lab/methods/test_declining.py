@@ -13,10 +13,10 @@ from tabular_cases import FAMILIES, V, chain, models
 
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.windows import ConfidenceWindow, FixedWindow
+from hierspec.exact.certificate import certify_tree
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
-from hierspec_lab.exact.certificate import certify_tree
 from hierspec_lab.methods.adaptive_exit.declining import DecliningDrafter
 
 FLOOR = 0.65

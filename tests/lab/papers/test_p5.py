@@ -11,10 +11,10 @@ from wrong_rules import ReadsOneLate
 
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import EntropyWindow, FixedWindow
+from hierspec.exact.certificate import certify_tree
 from hierspec.presets.registry import preset
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec_lab.exact.certificate import certify_tree
 from hierspec_lab.papers import MEASURED, replayed, reproduce
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import model_notes

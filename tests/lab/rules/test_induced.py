@@ -8,7 +8,7 @@ import torch
 from tabular_cases import pair
 from tabular_cases import several as tree
 
-from hierspec_lab.exact.certificate import certify_tree
+from hierspec.exact.certificate import certify_tree
 from hierspec_lab.rules import induced
 
 TIGHT = 1e-12

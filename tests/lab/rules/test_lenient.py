@@ -10,10 +10,10 @@ from tabular_cases import FAMILIES, V, chain, models
 from hierspec import Hierarchy
 from hierspec.config.schema import HierarchyConfig
 from hierspec.errors import HierspecError
+from hierspec.exact.certificate import certify_tree
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
-from hierspec_lab.exact.certificate import certify_tree
 from hierspec_lab.rules.lenient import Lenient
 
 TIGHT = 1e-9

@@ -15,9 +15,9 @@ from hierspec.core.requests import Row
 from hierspec.core.rng import PhiloxRng
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import EntropyWindow
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.output import model_law
 from hierspec.verifiers.verify import verify_batch
-from hierspec_lab.exact.certificate import certify_tree
-from hierspec_lab.exact.output import model_law
 from hierspec_lab.rules.naive import Naive
 
 

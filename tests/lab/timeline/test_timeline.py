@@ -18,8 +18,8 @@ from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
 from hierspec.engine import trace as tracing
 from hierspec.engine.trace import JsonLinesTracer, ListTracer
+from hierspec.exact.interpreter import ExactInterpreter
 from hierspec.lm.trees import Tree
-from hierspec_lab.exact.interpreter import ExactInterpreter
 from hierspec_lab.plotting.figures import GREEN, ORANGE, VERMILION
 from hierspec_lab.simulation import CoinFlips, simulate
 from hierspec_lab.timeline import chrome, html, read, svg, timelines

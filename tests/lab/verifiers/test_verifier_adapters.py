@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from hierspec.cli.certify import certify
 from hierspec.errors import HierspecError
-from hierspec_lab.cli.certify import certify
 from hierspec_lab.verifiers.adapters import examine, load_adapter
 
 

@@ -6,8 +6,8 @@ import torch
 
 from hierspec.config.nodes import build_nodes, make_rule
 from hierspec.config.numbered import NumberedConfig
+from hierspec.exact.certificate import Certificate, certify_tree
 from hierspec.lm.tabular import TabularModel
-from hierspec_lab.exact.certificate import Certificate, certify_tree
 
 VOCAB = 3  # with two tokens some wrong residuals vanish and look right [MATH §1]
 

@@ -20,20 +20,20 @@ from installed import needs_lab
 from tabular_cases import V, chain, models
 
 from hierspec.cli import run
+from hierspec.cli.certify import show
 from hierspec.core.nodes import initial_states
 from hierspec.core.rules import Acceptance
 from hierspec.core.windows import EntropyWindow
-from hierspec.engine.control import JumpingController
+from hierspec.exact import certificate
+from hierspec.exact.cases import JumpingController
+from hierspec.exact.certificate import certify, certify_tree
+from hierspec.exact.interpreter import UNLIMITED, ExactInterpreter
+from hierspec.exact.output import Rounds
+from hierspec.exact.proof import prove, search_reachable
+from hierspec.exact.round_law import Continuation, by_length, drop_states, to_digits
+from hierspec.exact.running_means import ComparingInterpreter, outcomes_by_region
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.tokenwise import Tokenwise
-from hierspec_lab.cli.certify import show
-from hierspec_lab.exact import certificate
-from hierspec_lab.exact.certificate import certify, certify_tree
-from hierspec_lab.exact.interpreter import UNLIMITED, ExactInterpreter
-from hierspec_lab.exact.output import Rounds
-from hierspec_lab.exact.proof import prove, search_reachable
-from hierspec_lab.exact.round_law import Continuation, by_length, drop_states, to_digits
-from hierspec_lab.exact.running_means import ComparingInterpreter, outcomes_by_region
 
 TIGHT = 1e-12
 # Seeds of each kind; thousands belong to a release, not to every run.

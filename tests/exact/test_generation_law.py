@@ -12,7 +12,7 @@ from estimate_cases import estimates, rates
 from tabular_cases import chain, models
 
 from hierspec.core.windows import EntropyWindow
-from hierspec.engine.control import JumpingController
+from hierspec.exact.cases import JumpingController
 from hierspec.lm.tabular import TabularModel
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController

@@ -1,19 +1,20 @@
 """Certificates: the exact output law of a tabular hierarchy, compared with its target's.
 
 ``hierspec certify CASE.json``. A case holds small models as tables and the levels between them;
-:mod:`hierspec_lab.exact` enumerates the output. So the exactness of a rule, a window or a tree is a
+:mod:`hierspec.exact` enumerates the output. So the exactness of a rule, a window or a tree is a
 number that anyone can compute, not a claim.
 
 The law of H tokens can show a loss, but not that there is none: with windows that have a memory, or
 with plans or contexts that occur late, a loss may show only after any given H. So losslessness is
 proved by comparing one round from every state that a generation can be in
-(:mod:`hierspec_lab.exact.proof`).
+(:mod:`hierspec.exact.proof`).
 """
 
 from __future__ import annotations
 
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -22,7 +23,6 @@ from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import States
 from hierspec.engine.control import Controller
 from hierspec.errors import HierspecError
-from hierspec.verifiers.certificate import TOLERANCE, Certificate
 from hierspec.verifiers.formulas import total_variation
 
 from .cases import load_case, parse_case
@@ -31,16 +31,9 @@ from .output import Rounds, join_rounds, model_law
 from .proof import Examination, LossyRound, prove, search_reachable
 from .round_law import Continuation
 
-__all__ = [
-    "TOLERANCE",
-    "Certificate",
-    "certify",
-    "certify_tree",
-    "load_case",
-    "parse_case",
-    "rounding_note",
-]
+__all__ = ["Certificate", "certify", "certify_tree", "load_case", "parse_case", "rounding_note"]
 
+TOLERANCE = 1e-9  # of a total variation distance, against rounding
 _FLOAT32_ROUNDING = 1e-6  # at most
 _MAX_CELLS = 2**24  # V^H entries of a law: 128 MiB
 _MAX_EXTENDED_CELLS = 2**18  # entries of a law that is extended to show a known loss
@@ -55,8 +48,76 @@ def rounding_note(tv: float) -> str:
     return " (as far as float32 rounds: compute in the float64 that is given)" if is_tiny else ""
 
 
+@dataclass(frozen=True)
+class Certificate:
+    """The exact output law of a hierarchy, compared with its target's.
+
+    Attributes:
+        tv: total variation distance between the law of the first ``horizon`` tokens and the
+            target's own.
+        conclusive: whether the horizon is at least the longest proposal + 2, and either ``tv``
+            shows a loss or all states were compared and there is none.
+        expected_accepted: draft tokens accepted in the target's first verification.
+        expected_tokens_per_target_call: E[tokens] / E[calls] of the first round.
+        paths: branches enumerated for the law.
+        horizon: tokens compared.
+        longest_proposal: the most draft tokens that the target can get in a round.
+        seconds: time of the enumeration.
+        worst_round_tv: the largest distance of one round, continued by the target, from any state
+            that was compared. The search ends soon after a lossy round.
+        states: number of states from which one round was compared; a state is the last tokens,
+            window states, plan and number of remaining tokens.
+        complete: whether there are no other states.
+        lossy_round: the first lossy round that was reached: its ``tv``, the text it comes
+            ``after``, ``tokens_wanted`` (the limit of the round; ``None``: unlimited), and the
+            ``state`` of windows and controller.
+        output: the law as an array, [V] · horizon.
+    """
+
+    tv: float
+    conclusive: bool
+    expected_accepted: float
+    expected_tokens_per_target_call: float
+    paths: int
+    horizon: int
+    longest_proposal: int
+    seconds: float
+    worst_round_tv: float
+    states: int
+    complete: bool
+    lossy_round: dict[str, Any] | None
+    output: np.ndarray = field(repr=False, compare=False)
+
+    @property
+    def lossy(self) -> bool:
+        """Whether the output law was found to differ from the target's."""
+        return self.tv > TOLERANCE or self.lossy_round is not None
+
+    def passed(self, allow_inconclusive: bool = False) -> bool:
+        """Return whether losslessness is proved, or, if allowed, that no loss was found."""
+        no_loss_found = not self.lossy and max(self.tv, self.worst_round_tv) <= TOLERANCE
+        return no_loss_found and (self.conclusive or allow_inconclusive)
+
+    @property
+    def law(self) -> dict[tuple[int, ...], float]:
+        """Probability of every possible text of ``horizon`` tokens."""
+        return {
+            tuple(map(int, tokens)): float(self.output[tuple(tokens)])
+            for tokens in np.argwhere(self.output > 0.0)
+        }
+
+    def to_dict(self, law: bool = False) -> dict[str, Any]:
+        """Return the certificate as JSON; ``law`` adds the law, keyed by comma-separated ids."""
+        names = [f.name for f in fields(self) if f.name not in ("complete", "output")]
+        out = {"tv": self.tv, "conclusive": self.conclusive, "lossless": self.passed()}
+        out |= {name: getattr(self, name) for name in names}
+        if law:
+            out["law"] = {",".join(map(str, text)): p for text, p in self.law.items()}
+        return out
+
+
 def certify(case: Mapping[str, Any]) -> Certificate:
-    """Enumerate a case (:mod:`hierspec_lab.exact.cases` describes the format).
+    """Enumerate a case (:mod:`hierspec.exact.cases` describes the format).
 
     Raises:
         HierspecError: the case is malformed, or its hierarchy is unsound for a reason that is

@@ -27,8 +27,8 @@ from wrong_rules import (
     interleaved_as_printed,
 )
 
+from hierspec.exact.certificate import certify_tree
 from hierspec.verifiers.registry import get
-from hierspec_lab.exact.certificate import certify_tree
 
 CAUGHT = 1e-3
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from hierspec.cli import run
-from hierspec_lab.exact.certificate import certify, load_case, parse_case
+from hierspec.exact.certificate import certify, load_case, parse_case
 
-EXAMPLES = sorted((Path(__file__).parents[3] / "examples" / "certify").glob("*.json"))
+EXAMPLES = sorted((Path(__file__).parents[2] / "examples" / "certify").glob("*.json"))
 THIRD = 1.0 / 3.0
 CASE = {
     "vocab": 2,

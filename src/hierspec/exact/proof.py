@@ -3,9 +3,9 @@
 A state is what a round depends on: the last tokens that the models look at, the window states, the
 plan that a controller chose, and the number of remaining tokens. There are finitely many: the last
 tokens of texts that the target can write, the plans, the limits, and the regions of running means
-that rounds distinguish (:mod:`.running_means`). If a round has the target's law from all of these,
-so has the text (:mod:`.round_law`): :func:`prove`. If not, :func:`search_reachable` looks for a
-lossy round among the states that a generation can reach.
+that rounds distinguish (:mod:`hierspec.exact.running_means`). If a round has the target's law from
+all of these, so has the text (:mod:`hierspec.exact.round_law`): :func:`prove`. If not,
+:func:`search_reachable` looks for a lossy round among the states that a generation can reach.
 """
 
 from __future__ import annotations

@@ -19,13 +19,13 @@ from tabular_cases import chain, output_law
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
-from hierspec.engine.control import JumpingController
+from hierspec.exact.cases import JumpingController
+from hierspec.exact.interpreter import ExactInterpreter, longest_proposal
+from hierspec.exact.output import model_law
+from hierspec.exact.recording import windows
 from hierspec.lm.tabular import KINDS, TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
-from hierspec_lab.exact.interpreter import ExactInterpreter, longest_proposal
-from hierspec_lab.exact.output import model_law
-from hierspec_lab.exact.recording import windows
 
 EXACT = rules("tokenwise", "block", "naive")
 MIDDLE = [*EXACT, get("leading"), get("leading", top_m=2)]

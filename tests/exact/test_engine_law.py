@@ -33,6 +33,7 @@ from hierspec.core.context import Context
 from hierspec.core.nodes import Concatenate, Draft, Verify
 from hierspec.core.windows import EntropyWindow, FixedWindow
 from hierspec.drafters.prompt_lookup import PromptLookup
+from hierspec.exact.interpreter import ExactInterpreter
 from hierspec.lm.base import Query
 from hierspec.lm.lean.decoder import LeanBackend
 from hierspec.lm.tabular import TabularModel
@@ -41,7 +42,6 @@ from hierspec.lm.weights import from_directory
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
-from hierspec_lab.exact.interpreter import ExactInterpreter
 
 # Who drafts, and under which windows: a table that cannot draft by itself is asked token by
 # token; `Ahead` is asked for whole drafts, `Device` for chunks where a window reads them.

@@ -11,14 +11,13 @@ level below the target gives the number of its ``model``.
 
 ``"control": [[2, 3], [0, 1], [0, 0]]`` certifies budgets that change between rounds: each entry is
 a plan, one budget per level below the target (0: not used), and the tokens accepted in the last
-round, level by level, decide the next plan
-(:class:`~hierspec.engine.control.JumpingController`).
+round, level by level, decide the next plan (:class:`JumpingController`).
 """
 
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -27,7 +26,7 @@ from pydantic import Field, Strict
 from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, RuleName
 from hierspec.config.nodes import build_nodes
 from hierspec.core.nodes import Verify
-from hierspec.engine.control import JumpingController
+from hierspec.engine.control import RoundReport, levels_below, plan_of
 from hierspec.errors import HierspecError, errors_in
 from hierspec.lm.tabular import TabularModel
 from hierspec.utils.files import read_text
@@ -107,6 +106,36 @@ def load_case(path: str | Path) -> dict[str, Any]:
     """
     text = read_text(Path(path), "the case")
     return json_object(text, str(path), "a case")
+
+
+class JumpingController:
+    """A controller that jumps between given plans, for certificates and tests.
+
+    Its choice depends on everything that it may know of earlier rounds, accepted tokens of inner
+    levels included, and not on speed.
+
+    Args:
+        root: the loaded hierarchy, a plain chain.
+        budgets: for each plan, the budgets that :func:`plan_of` takes.
+    """
+
+    def __init__(self, root: Verify, budgets: Sequence[Sequence[int]]) -> None:
+        self.root = plan_of(root, [node.budget for node in levels_below(root)])
+        self.plans = tuple(plan_of(root, plan_budgets) for plan_budgets in budgets)
+        if not self.plans:
+            raise HierspecError("a controller needs at least one plan")
+
+    def initial(self, num_prompt_tokens: int = 0, max_new_tokens: int = 128) -> int:
+        return 0
+
+    def plan(self, state: int) -> Verify:
+        return self.plans[state]
+
+    def update(self, state: int, report: RoundReport) -> int:
+        total = state + 1 + report.num_emitted
+        for index, counts in enumerate(report.counts):
+            total += (index + 2) * int(counts.accepted) + int(counts.rejected)
+        return total % len(self.plans)
 
 
 def parse_case(

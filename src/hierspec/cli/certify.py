@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierspec.cli.options import AsJson
 from hierspec.errors import HierspecError, errors_in
+from hierspec.utils import plugins
+
+from .options import AsJson
 
 if TYPE_CHECKING:
-    from hierspec.verifiers.certificate import Certificate
+    from hierspec.exact.certificate import Certificate
 
 
 def certify(
@@ -53,13 +55,15 @@ def certify(
     if (case is None) == (adapter is None):
         raise HierspecError("give either CASE.json or --adapter")
     if adapter is not None:
-        from hierspec_lab.verifiers.adapters import certify as examine
-
+        examine = plugins.load_entry_point("hierspec.certify_options", "adapter")
+        if examine is None:
+            raise HierspecError("--adapter is an option of a package that is not installed")
         return examine(adapter, as_json)
     assert case is not None
-    from hierspec.cli.rendering import notes, warnings_as_notes
-    from hierspec_lab.exact import certificate as exact
-    from hierspec_lab.exact.foreign_random import ForeignRandomness
+    from hierspec.exact import certificate as exact
+    from hierspec.exact.foreign_random import ForeignRandomness
+
+    from .rendering import notes, warnings_as_notes
 
     content = exact.load_case(case)
     with errors_in(case), warnings_as_notes(notes()), ForeignRandomness() as foreign:
@@ -94,7 +98,7 @@ def show(certificate: Certificate, passed: bool, with_law: bool) -> None:
 
 
 def _conclusion(certificate: Certificate, passed: bool) -> str:
-    from hierspec_lab.exact.certificate import TOLERANCE, rounding_note
+    from hierspec.exact.certificate import TOLERANCE, rounding_note
 
     if certificate.lossy:
         place = _describe_round(certificate.lossy_round)

@@ -8,11 +8,11 @@ from tabular_cases import V, chain, models
 
 from hierspec.core.nodes import initial_states
 from hierspec.core.windows import Counting, EntropyWindow, FixedWindow
-from hierspec_lab.exact import interpreter
-from hierspec_lab.exact.certificate import certify_tree
-from hierspec_lab.exact.interpreter import UNLIMITED, ExactInterpreter, round_numbers
-from hierspec_lab.exact.round_law import by_length
-from hierspec_lab.exact.shared_rounds import SharedRounds
+from hierspec.exact import interpreter
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import UNLIMITED, ExactInterpreter, round_numbers
+from hierspec.exact.round_law import by_length
+from hierspec.exact.shared_rounds import SharedRounds
 
 
 def test_children_are_answered_once():

@@ -13,11 +13,11 @@ from tabular_cases import V
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow
+from hierspec.exact.certificate import certify_tree
+from hierspec.exact.interpreter import longest_proposal
 from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
-from hierspec_lab.exact.certificate import certify_tree
-from hierspec_lab.exact.interpreter import longest_proposal
 
 RULES = [*rules("tokenwise", "block", "naive"), get("leading"), get("leading", top_m=2)]
 WINDOWS = [FixedWindow(), EntropyWindow(threshold=0.7), ConfidenceWindow(floor=0.5)]
