@@ -22,7 +22,7 @@ static int omp_get_num_threads(void) { return 1; }
 #define FIRST_LINES 64        /* of them in any case, so that its beginning is not waited for */
 #define PANELS_PER_REFINED 16 /* of so many panels of scores at most one is made again */
 #define NEAR 8.0f /* how far below the best, in nats, scores are made again */
-#define STRETCH 128 /* probabilities whose mass is summed, so that a draw looks for a stretch first */
+#define SLICE 128 /* probabilities whose mass is summed, so that a draw looks for a slice first */
 
 typedef struct {
     int arrived, generation, count;
@@ -135,7 +135,7 @@ typedef struct {
     Barrier barrier;
     float *h, *qkv, *attended, *gate, *up, *tops;
     Choice *best; /* [threads, num_spans] where there are drafts, of each thread's outputs; else null */
-    double *sums, *masses; /* [num_spans, stretches] where drafts are drawn: before and after division */
+    double *sums, *masses; /* [num_spans, slices] where drafts are drawn: before and after division */
     int state;
 } Work;
 
@@ -312,10 +312,10 @@ static Choice best_output(const Work *work, int64_t span, int all) {
     return best;
 }
 
-static int64_t num_stretches(const Call *call) { return (call->num_choices + STRETCH - 1) / STRETCH; }
+static int64_t num_slices(const Call *call) { return (call->num_choices + SLICE - 1) / SLICE; }
 
-static Part stretch_at(const Call *call, int64_t number) {
-    const int64_t lo = number * STRETCH, hi = lo + STRETCH;
+static Part slice_at(const Call *call, int64_t number) {
+    const int64_t lo = number * SLICE, hi = lo + SLICE;
     return (Part){lo, hi < call->num_choices ? hi : call->num_choices};
 }
 
@@ -349,16 +349,16 @@ static void fill_weights(const float *x, int64_t n, float most, float temperatur
 static int is_finite(float x) { return x > -INFINITY && x < INFINITY; }
 
 /* A thread's share of the probabilities that each span's next token is drawn from. The sums of
- * stretches do not depend on who makes them. */
+ * slices do not depend on who makes them. */
 static void fill_probs(Work *work, int t, int all) {
     const Call *call = work->call;
-    const int64_t out = work->model->output->out, n = num_stretches(call);
+    const int64_t out = work->model->output->out, n = num_slices(call);
     const Part own = part_of(n, t, all);
     for (int64_t i = 0; i < call->num_spans; i++) {
         const float most = best_output(work, i, all).score;
         float *probs = call->spans[i].probs;
         for (int64_t s = own.lo; is_finite(most) && s < own.hi; s++) {
-            const Part at = stretch_at(call, s);
+            const Part at = slice_at(call, s);
             fill_weights(call->scores + i * out + at.lo, at.hi - at.lo, most, call->temperature,
                          probs + at.lo);
             work->sums[i * n + s] = sum_of(probs + at.lo, at.hi - at.lo);
@@ -372,7 +372,7 @@ static void fill_probs(Work *work, int t, int all) {
         const float inverse = (float)(1 / total);
         float *probs = call->spans[i].probs;
         for (int64_t s = own.lo; s < own.hi; s++) {
-            const Part at = stretch_at(call, s);
+            const Part at = slice_at(call, s);
             for (int64_t o = at.lo; o < at.hi; o++) probs[o] *= inverse;
             work->masses[i * n + s] = sum_of(probs + at.lo, at.hi - at.lo);
         }
@@ -382,14 +382,14 @@ static void fill_probs(Work *work, int t, int all) {
 /* The first output whose cumulated probability exceeds u times the sum, as core/distributions.py
  * draws; none of probability 0. */
 static int64_t drawn_output(const Call *call, const float *probs, const double *masses, double u) {
-    const int64_t n = num_stretches(call);
+    const int64_t n = num_slices(call);
     double total = 0, before = 0;
     for (int64_t s = 0; s < n; s++) total += masses[s];
     const double below = nextafter(total, 0), goal = u * total < below ? u * total : below;
     int64_t s = 0;
     while (s < n - 1 && before + masses[s] <= goal) before += masses[s++];
-    const Part at = stretch_at(call, s);
-    /* The numbers of a stretch may add up to less than its mass, by rounding. */
+    const Part at = slice_at(call, s);
+    /* The numbers of a slice may add up to less than its mass, by rounding. */
     int64_t last = at.lo;
     for (int64_t o = at.lo; o < at.hi; o++) {
         if (probs[o] > 0) last = o;
@@ -404,7 +404,7 @@ static int64_t drawn_output(const Call *call, const float *probs, const double *
 static int draft_tokens(Work *work, int all) {
     const Model *model = work->model;
     Call *call = work->call;
-    const int64_t stretches = num_stretches(call);
+    const int64_t slices = num_slices(call);
     int64_t num = 0;
     for (int64_t i = 0; i < call->num_spans; i++) {
         const Choice best = best_output(work, i, all);
@@ -413,7 +413,7 @@ static int draft_tokens(Work *work, int all) {
         int64_t output = best.output;
         if (call->temperature > 0) {
             if (!is_finite(best.score)) return NO_CHOICE;
-            output = drawn_output(call, span.probs, work->masses + i * stretches, *span.uniforms++);
+            output = drawn_output(call, span.probs, work->masses + i * slices, *span.uniforms++);
             span.probs += call->num_choices;
         }
         *span.draft++ = call->choice_ids ? call->choice_ids[output] : output;
@@ -454,7 +454,7 @@ int hierspec_run(const Model *model, Call *call, int threads) {
     each += space_size;
     Work work = {.model = model, .call = call, .barrier = {0, 0, threads}, .state = NO_MEMORY};
     const int drafts = call->num_spans && call->spans->num_drafted;
-    const int64_t num_sums = drafts && call->temperature > 0 ? call->num_spans * num_stretches(call) : 0;
+    const int64_t num_sums = drafts && call->temperature > 0 ? call->num_spans * num_slices(call) : 0;
     if (has_layers) work.plan = plan_attention(model, call->spans, call->num_spans, rows, threads);
     if (drafts) work.best = malloc(sizeof(Choice) * (size_t)(threads * call->num_spans));
     if (num_sums) work.sums = malloc(sizeof(double) * (size_t)(2 * num_sums));
