@@ -91,7 +91,7 @@ def packed(backend: Any, matrix: PackedMatrix, name: str) -> PackedMatrix:
         return PackedMatrix.of(weight, name, matrix.bias_of_outputs)
     codes = in_units(weight, form) if form.units else in_a_table(weight, form)
     panels = pack_codes(codes, form)
-    return PackedMatrix(form, *weight.shape, panels, matrix.bias_of_outputs)
+    return PackedMatrix(form, matrix.num_out, matrix.width, panels, matrix.bias_of_outputs)
 
 
 def replaced(backend: Any, name: str, cache_dtype: torch.dtype = torch.float32) -> Any:
