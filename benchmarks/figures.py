@@ -395,7 +395,7 @@ def eagle3_step(step: int) -> str:
 
 
 def eagle3_anew(number: int) -> str:
-    """Acceptance of held-out first tokens at a point of the training begun anew."""
+    """What is kept of held-out first tokens at a point of the training begun anew."""
     found = data("trained-eagle3-anew").measured[number]
     return f"{short(found.acceptance[0], 3)} after {found.tokens:,} tokens"
 
@@ -425,6 +425,12 @@ def tenfold(name: str, kind: str = "fit") -> str:
     """Acceptance by a training curve's fit at ten times its tokens, as in ``.48 [.39, .48]``."""
     middle, *bounds = data("training-curves").curves[name][kind].acceptance_at_tenfold
     return f"{short(middle)} [{shorts(2, *bounds, between=', ')}]"
+
+
+def tenfold_calls(name: str, kind: str = "fit") -> str:
+    """Tokens a call, with drafts of five, by the fit of the share of them that is kept."""
+    middle, low, high = data("training-curves").curves[name][kind].acceptance_at_tenfold
+    return f"{1 + 5 * middle:.2f} [{1 + 5 * low:.2f}, {1 + 5 * high:.2f}]"
 
 
 @cache

@@ -2,11 +2,14 @@
 
 ``1 - acceptance = a + b tokens^-c`` is fitted to the batches of a training, a ≥ 0, by tokens seen.
 Acceptance (1 - TV) is that among the tokens a drafter scores, of which the larger model's mass is
-``known``, so that held-out acceptance is ``known`` times as much. ``--first-pass`` takes the
-batches of the first pass over the texts alone: a drafter that learns them by heart shows later what
-it knows of these texts, not what more text would give. Intervals are bootstrap quantiles over the
-points; they know nothing of learning rates and losses, which a longer training changes later, so
-``from_first_half`` is the same of the first half of the points.
+``known``, so that held-out acceptance is ``known`` times as much. A report that was measured on
+held-out texts on the way (``measured``, of an EAGLE-3 network) is fitted there: by ``acceptance``
+of first tokens, or by ``greedy_tokens_per_call``, of whose drafted tokens the share kept is fitted
+from the first 150,000 tokens on, before which drafts of several tokens are hardly trained.
+``--first-pass`` takes the batches of the first pass over the texts alone: a drafter that learns
+them by heart shows later what it knows of these texts, not what more text would give. Intervals are
+bootstrap quantiles over the points; they know nothing of learning rates and losses, which a longer
+training changes later, so ``from_first_half`` is the same of the first half of the points.
 
     python benchmarks/training_curves.py --add NAME REPORT.json KEY [--first-pass]
     python benchmarks/training_curves.py    # fit the points that the result file holds, and draw
@@ -29,6 +32,26 @@ NAME = "training-curves"
 PICTURE = common.ROOT / "docs" / "pictures" / f"{NAME}.svg"
 TIMES, SAMPLES = 10, 1000  # the larger budget, in budgets; of the bootstrap
 UNIT = 1e5  # tokens, so that b is 1 - a - acceptance there
+DRAFTS_FROM = 150_000  # tokens after which yields of drafts are fitted
+MIN_POINTS = 5  # that three numbers are fitted to
+CALLS = ("tokens_per_call", "greedy_tokens_per_call")
+
+
+def kept(figures: dict[str, Any], key: str) -> tuple[float, float]:
+    """Return what is kept of drafted tokens by held-out figures, and what could be at most."""
+    if key in CALLS:  # of a draft with as many tokens as there are steps
+        return (figures[key] - 1) / len(figures["acceptance"]), 1.0
+    return float(np.ravel(figures["acceptance"])[0]), figures.get("coverage") or figures["known"]
+
+
+def measured_points(report: dict[str, Any], key: str) -> list[list[float]]:
+    """Return [tokens seen, share lost of what could be kept] of a report's held-out figures."""
+    found = []
+    for line in report["measured"]:
+        share, most = kept(line, key)
+        if key not in CALLS or line["tokens"] >= DRAFTS_FROM:
+            found.append([line["tokens"], 1 - share / most])
+    return found
 
 
 def points(report: dict[str, Any], key: str, first_pass: bool) -> list[list[float]]:
@@ -95,7 +118,7 @@ def draw(curves: dict[str, Any]) -> None:
             axes.errorbar(
                 TIMES * end, middle, [[middle - low], [high - middle]], color=f"C{number}"
             )
-        axes.set(xscale="log", xlabel="tokens seen", ylabel="acceptance at temperature 1")
+        axes.set(xscale="log", xlabel="tokens seen", ylabel="drafted tokens kept")
         axes.set_xticks([1e4, 1e5, 1e6, 1e7], ["10 k", "100 k", "1 M", "10 M"])
         axes.minorticks_off()
         axes.legend(frameon=False, fontsize=9)
@@ -103,7 +126,7 @@ def draw(curves: dict[str, Any]) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--add", nargs=3, metavar=("NAME", "REPORT", "KEY"))
     parser.add_argument("--first-pass", action="store_true")
     args = parser.parse_args()
@@ -112,22 +135,26 @@ def main() -> None:
     if args.add:
         name, file, key = args.add
         report = json.loads(Path(file).read_text())
-        # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``; of EAGLE-3, ``tv@0``.
-        held_out = (
-            report["after"][key[3:]]
-            if "after" in report
-            else report["figures"].get("all") or report["figures"]["held out"]
-        )
+        # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``.
+        if measured := report.get("measured"):
+            held_out, found = measured[-1], measured_points(report, key)
+        else:
+            held_out = report["after"][key[3:]] if "after" in report else report["figures"]["all"]
+            found = points(report, key, args.first_pass)
+        share, most = kept(held_out, key)
         curves[name] = {
-            "known": held_out.get("coverage") or held_out["known"],
-            "held_out": np.ravel(held_out["acceptance"])[0],
+            "known": most,
+            "held_out": share,
             "training_tokens": report.get("tokens") or report["texts"]["tokens"],
             "first_pass": args.first_pass,
-            "points": points(report, key, args.first_pass),
+            "points": found,
         }
     for curve in curves.values():
         found = np.array(curve["points"])
         for kind, count in (("fit", len(found)), ("from_first_half", len(found) // 2)):
+            if count < MIN_POINTS:
+                curve.pop(kind, None)
+                continue
             curve[kind] = extrapolated(found[:count], curve["known"], found[-1, 0])
             print(kind, json.dumps(curve[kind]))
     common.write(NAME, {"environment": common.environment(), "curves": curves})
