@@ -189,7 +189,7 @@ class Text:
 
         context = Context(self.tokens, self._new(1))
         query = self._query(context, len(context))
-        self.trunk.exit_model(0).draft([query], [DRAFT], sampler, [[0.5] * DRAFT])
+        self.trunk.exit_model(0).draft([query], [DRAFT], [sampler], [[0.5] * DRAFT])
 
 
 def step_of_transformers(stage: Stage, source: RandomWeights, compiled: bool) -> dict[str, Any]:

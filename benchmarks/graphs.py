@@ -63,7 +63,7 @@ class Way:
         context = Context(self.text, self.new(1))
         query = Query(self.slot, context, len(context))
         if isinstance(self.trunk, CudaGraphTrunk):
-            self.trunk.exit_model(0).draft([query], [DRAFT], sampler, [[0.5] * DRAFT])
+            self.trunk.exit_model(0).draft([query], [DRAFT], [sampler], [[0.5] * DRAFT])
             return
         scores, next_scores = self.trunk.view().score_stepwise([query], [DRAFT])
         for _ in range(DRAFT - 1):

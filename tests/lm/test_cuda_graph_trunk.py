@@ -128,7 +128,7 @@ class Pair:
         plain, fixed = self.trunks
         scored = plain.exit_model(index).score_stepwise(ours, counts)
         a = drafted(*scored, counts, sampler, uniforms)
-        b = fixed.exit_model(index).draft(theirs, counts, sampler, uniforms)
+        b = fixed.exit_model(index).draft(theirs, counts, [sampler] * len(counts), uniforms)
         assert [len(one) for one in a.tokens] == counts
         assert a.tokens == b.tokens
         for mine, other in zip(a.distributions, b.distributions, strict=True):
@@ -250,8 +250,10 @@ def test_one_sequence_of_nonsense_does_not_reach_another(backend, fixed):
         assert both[1].isnan().all()
         for sampler in READINGS[:2]:
             with pytest.raises(NoDistributionError):
-                trunk.exit_model(0).draft([ask(good), ask(bad)], [2, 2], sampler, [[0.5] * 2] * 2)
-            alone = trunk.exit_model(0).draft([ask(good)], [2], sampler, [[0.5] * 2])
+                trunk.exit_model(0).draft(
+                    [ask(good), ask(bad)], [2, 2], [sampler] * 2, [[0.5] * 2] * 2
+                )
+            alone = trunk.exit_model(0).draft([ask(good)], [2], [sampler], [[0.5] * 2])
             assert len(alone.tokens[0]) == 2
 
 
@@ -268,7 +270,7 @@ def test_an_interruption_costs_nothing_but_time(backend, fixed, monkeypatch):
         patch.setattr("hierspec.utils.graphs.GraphCall.run", stop)
         for call in (
             lambda: trunk.exit_model(0).draft(
-                [Query(slot, Context(text), 4)], [3], READINGS[0], [()]
+                [Query(slot, Context(text), 4)], [3], [READINGS[0]], [()]
             ),
             lambda: trunk.exit_model(1).score([Query(slot, Context([*text, 5, 6]), 5)]),
         ):
@@ -286,7 +288,7 @@ def test_end_of_text_needs_no_shape_of_its_own(backend, fixed):
     slot = trunk.open()
     for count in (4, 4, 3, 2, 1):
         query = Query(slot, Context([1, 2]), 2)
-        trunk.exit_model(0).draft([query], [count], READINGS[0], [()])
+        trunk.exit_model(0).draft([query], [count], [READINGS[0]], [()])
     assert len(trunk.graphs._calls) <= 3  # after the prompt, with nothing to read, and a step
 
 
@@ -326,7 +328,7 @@ def test_what_a_window_reads_is_what_it_reads_token_by_token(backend):
         sampler = Sampler(96, 0.7, signal=kind)
         trunk = CudaGraphTrunk(backend)
         query = Query(trunk.open(), Context(text), 3)
-        found = trunk.exit_model(0).draft([query], [3], sampler, [[0.2, 0.7, 0.4]])
+        found = trunk.exit_model(0).draft([query], [3], [sampler], [[0.2, 0.7, 0.4]])
         (tokens,), (values,) = found.tokens, found.signals
         again = Query(trunk.open(), Context(text, tuple(tokens[:-1])), 3)
         rows = trunk.view().score([again])

@@ -106,14 +106,16 @@ class ModelDrafter:
     def draft(self, calls: Sequence[DraftCall]) -> Drafts:
         self.forwards, self.seconds = 0, 0.0
         drafts = [GrowingDraft(call) for call in calls]
-        groups: dict[Sampler | None, list[GrowingDraft]] = {}
-        for draft in drafts:
-            groups.setdefault(self._kernels_sampler(draft), []).append(draft)
-        for sampler, group in groups.items():
-            if self.kernels_model is None or sampler is None:
-                self._grow_together(group)
-            else:
-                self.grow_on_device(self.kernels_model, group, sampler)
+        samplers = [self._kernels_sampler(draft) for draft in drafts]
+        pairs = [*zip(drafts, samplers, strict=True)]
+        alike = [(draft, sampler) for draft, sampler in pairs if sampler is not None]
+        others = [draft for draft, sampler in pairs if sampler is None]
+        if others and all(sampler.greedy for _, sampler in alike):
+            alike, others = [], drafts  # the best tokens are the same in either way
+        if self.kernels_model is not None and alike:
+            self.grow_on_device(self.kernels_model, alike)
+        if others:
+            self._grow_together(others)
         proposals = [draft.proposal(self.node.index) for draft in drafts]
         return Drafts(proposals, self.forwards, self.seconds)
 
@@ -129,7 +131,7 @@ class ModelDrafter:
         if sampler is None or (sampler.races and self.device_model is None):
             self.grow(drafts, self.scoring_step(drafts))
         elif self.device_model is not None:
-            self.grow_on_device(self.device_model, drafts, sampler)
+            self.grow_on_device(self.device_model, [(draft, sampler) for draft in drafts])
         else:
             assert self.stepwise_model is not None
             # Rows that nobody edits need no version counters.
@@ -165,23 +167,23 @@ class ModelDrafter:
         return list(active)
 
     def grow_on_device(
-        self, model: DeviceModel, drafts: Sequence[GrowingDraft], sampler: Sampler
+        self, model: DeviceModel, drafts: Sequence[tuple[GrowingDraft, Sampler]]
     ) -> None:
         """Extend drafts on the device, each up to its own limit or to where its window stops it.
 
         A window that reads the tokens is asked about a chunk at a time: tokens beyond the stop are
         discarded with the uniforms that drew them, so that nothing kept depends on them.
         """
-        sampler = replace(sampler, signal=self.node.window.signal)
-        active = drafts
+        signal = self.node.window.signal
+        active = [(draft, replace(sampler, signal=signal)) for draft, sampler in drafts]
         while active:
             counts = [
                 min(self._chunk_size(draft.call), draft.call.limit - len(draft.tokens))
-                for draft in active
+                for draft, _ in active
             ]
-            drafted = self._draft_on_device(model, active, counts, sampler)
-            unfinished: list[GrowingDraft] = []
-            for row, (draft, n) in enumerate(zip(active, counts, strict=True)):
+            drafted = self._draft_on_device(model, active, counts)
+            unfinished: list[tuple[GrowingDraft, Sampler]] = []
+            for row, ((draft, sampler), n) in enumerate(zip(active, counts, strict=True)):
                 values = None if drafted.signals is None else drafted.signals[row]
                 kept, stopped = n, False
                 if values is not None:
@@ -191,7 +193,7 @@ class ModelDrafter:
                 draft.tokens += drafted.tokens[row][:kept]
                 draft.distributions.append(rows.rows(0, kept) if stopped else rows)
                 if not stopped and len(draft.tokens) < draft.call.limit:
-                    unfinished.append(draft)
+                    unfinished.append((draft, sampler))
             active = unfinished
 
     def scoring_step(self, drafts: Sequence[GrowingDraft]) -> Step:
@@ -294,16 +296,16 @@ class ModelDrafter:
     def _draft_on_device(
         self,
         model: DeviceModel,
-        drafts: Sequence[GrowingDraft],
+        drafts: Sequence[tuple[GrowingDraft, Sampler]],
         counts: Sequence[int],
-        sampler: Sampler,
     ) -> DeviceDrafts:
         uniforms = [
             _random_numbers(draft, n, sampler, model.vocab_size)
-            for draft, n in zip(drafts, counts, strict=True)
+            for (draft, sampler), n in zip(drafts, counts, strict=True)
         ]
-        queries = [self._query(draft) for draft in drafts]
-        return self.on_device(drafts, lambda: model.draft(queries, counts, sampler, uniforms))
+        own = [draft for draft, _ in drafts]
+        queries, samplers = [self._query(draft) for draft in own], [each for _, each in drafts]
+        return self.on_device(own, lambda: model.draft(queries, counts, samplers, uniforms))
 
     def on_device(self, drafts: Sequence[GrowingDraft], make: Callable[[], D]) -> D:
         """Return what a model makes on its device; count the time and the calls."""

@@ -201,7 +201,7 @@ class DraftingBackend(Backend, Protocol):
         outputs: Sequence[HiddenStates],
         ids: Sequence[int],
         counts: Sequence[int],
-        sampler: Sampler,
+        samplers: Sequence[Sampler],
         uniforms: Sequence[Uniforms],
     ) -> list[SampledDraft]:
         """Return ``counts[b]`` ≥ 1 tokens after span b, each picked given those before it.
@@ -212,8 +212,9 @@ class DraftingBackend(Backend, Protocol):
         Args:
             spans: without branches, in caches with room for the drafts.
             outputs: of each span, where its rows and those of the drafted tokens are written.
-            sampler: one that :attr:`~hierspec.sampling.sampler.Sampler.is_plain`.
-            uniforms: for each span as many as its count; unread where greedy.
+            samplers: of each span, of one vocabulary, that are
+                :attr:`~hierspec.sampling.sampler.Sampler.is_plain`.
+            uniforms: for each span as many as its count; none where greedy.
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.

@@ -332,7 +332,7 @@ class DeviceTrees(NamedTuple):
 class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
-    It does so where it has :attr:`LanguageModel.graphs`, for requests that share one sampler; and
+    It does so where it has :attr:`LanguageModel.graphs`, for requests with equal samplers; and
     where it :func:`drafts_in_one_call`, for those whose sampler is plain, without a signal.
     """
 
@@ -340,15 +340,16 @@ class DeviceModel(LanguageModel, Protocol):
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
-        sampler: Sampler,
+        samplers: Sequence[Sampler],
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
         """Draft ``counts[b]`` ≥ 1 tokens after the context of query b, all side by side.
 
         Args:
             queries: B queries for one row each (``start == len(context)``).
+            samplers: of each query; where calls are recorded, all are equal.
             uniforms: for each query as many as its count, used in order; none where greedy. Where
-                the sampler races, the noise of these positions instead, [count, V].
+                its sampler races, the noise of these positions instead, [count, V].
 
         Raises:
             NoDistributionError: some row of scores has NaN or forbids every token.

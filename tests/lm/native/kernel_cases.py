@@ -266,9 +266,9 @@ class Case:
                 drafting=drafting,
             )
 
-        temperature = choose.choice((0.0, 0.3, 1.0, 2.5))
+        temperatures = [choose.choice((0.0, 0.3, 1.0, 2.5)) for _ in counts]
         uniforms = [[choose.random() for _ in range(count)] for count in counts]
-        drafting, at, calls = Drafting(counts, num_choices, names, temperature, uniforms), 0, 1
+        drafting, at, calls = Drafting(counts, num_choices, names, temperatures, uniforms), 0, 1
         run(spans, hidden, self.ids, drafting)
         for i, (span, states, found) in enumerate(zip(spans, hidden, drafting.tokens, strict=True)):
             own = span._replace(cache=torch.full_like(span.cache, torch.nan))
@@ -280,7 +280,7 @@ class Case:
                 scores = run([own], [h], ids, None)
                 calls += 1
                 rows.append(h)
-                if temperature:
+                if temperatures[i]:
                     best = self._drawn(drafting, i, len(expected), scores[0, :num_choices])
                 else:
                     best = int(scores[0, :num_choices].numpy().argmax())
@@ -295,8 +295,10 @@ class Case:
 
     def _drawn(self, drafting: Drafting, draft: int, step: int, scores: torch.Tensor) -> int:
         """Return the output that a draft must have drawn at a step, from its own probabilities."""
-        probs = drafting.probs[draft][step : step + 1]
-        expected = (scores.double() / drafting.temperature).softmax(0)
+        rows = drafting.probs[draft]
+        assert rows is not None
+        probs = rows[step : step + 1]
+        expected = (scores.double() / drafting.temperatures[draft]).softmax(0)
         if not torch.allclose(probs[0].double(), expected, rtol=1e-5, atol=1e-37):
             worst = float((probs[0] / expected - 1).abs().max())
             raise WrongError(f"{self}: probabilities {worst:.1e} beside float64's")

@@ -109,7 +109,7 @@ def test_drafts_are_those_of_single_steps(path, dtype, form, sampler):
             ]
 
         uniforms = [[rng.random() for _ in range(n)] for n in counts]
-        found = model.draft(queries(0), counts, sampler, uniforms)
+        found = model.draft(queries(0), counts, [sampler] * len(some), uniforms)
         with torch.inference_mode():
             scores, after = slow.score_stepwise(queries(1), counts)
             expected = drafted(scores, after, counts, sampler, uniforms)
@@ -149,7 +149,7 @@ def test_of_equal_scores_the_lowest_id_is_taken(tmp_path, part, num_ids):
         replace(GREEDY, vocab_size=num_ids),
     )
     query = Query(model.open(), Context([5, 9, 7]), 3)
-    (found,) = model.draft([query], [20], sampler, [()]).tokens
+    (found,) = model.draft([query], [20], [sampler], [()]).tokens
     with torch.inference_mode():
         expected = drafted(*model.score_stepwise([query], [20]), [20], sampler, ())
     assert found == expected.tokens[0]
@@ -166,7 +166,7 @@ def test_a_head_with_part_of_the_vocabulary_draws_from_that_part(tmp_path, num_i
     model = Trunk(load(str(path), torch.float32)).view()
     sampler, rng = replace(DRAWN, vocab_size=num_ids), random.Random(num_ids)
     query, uniforms = Query(model.open(), Context([5, 9, 7]), 3), [rng.random() for _ in range(40)]
-    found = model.draft([query], [40], sampler, [uniforms])
+    found = model.draft([query], [40], [sampler], [uniforms])
     with torch.inference_mode():
         expected = drafted(*model.score_stepwise([query], [40]), [40], sampler, [uniforms])
     assert found.tokens == expected.tokens
@@ -188,7 +188,7 @@ def test_draws_are_those_of_the_probabilities_at_any_number_of_threads(tmp_path,
         torch.set_num_threads(threads)
         model = Trunk(backend).view()
         queries = [Query(model.open(), Context(text), len(text)) for text in ([5], [9, 7], [11])]
-        drafts = model.draft(queries, counts, sampler, uniforms)
+        drafts = model.draft(queries, counts, [sampler] * 3, uniforms)
         rows = [own.dense(1013) for own in drafts.distributions]
         assert drafts.tokens == [draw(*each) for each in zip(rows, uniforms, strict=True)]
         assert all(torch.allclose(own.sum(1), torch.ones(len(own)), atol=1e-6) for own in rows)
@@ -297,15 +297,15 @@ def test_scores_that_are_no_distribution_are_said(tmp_path, calls):
         Query(model.open(), Context(text), len(text)) for text in (known, known[:1], prompts[1])
     ]
     with pytest.raises(NoDistributionError) as error:
-        model.draft(queries[:2], [1, 4], DRAWN, [[0.5], [0.5] * 4])
+        model.draft(queries[:2], [1, 4], [DRAWN] * 2, [[0.5], [0.5] * 4])
     assert error.value.scores.isnan().all(1).any()
     with pytest.raises(NoDistributionError) as error:
-        model.draft(queries[:2], [1, 4], GREEDY, [(), ()])
+        model.draft(queries[:2], [1, 4], [GREEDY] * 2, [(), ()])
     assert error.value.scores.isnan().all(1).tolist() == [True], "in the second step"
     with pytest.raises(NoDistributionError) as error:
-        model.draft(queries, [1, 4, 1], GREEDY, [(), (), ()])
+        model.draft(queries, [1, 4, 1], [GREEDY, DRAWN, GREEDY], [(), [0.5] * 4, ()])
     assert error.value.scores.isnan().all(1).tolist() == [False, False, True]
-    assert model.draft(queries[:1], [1], GREEDY, [()]).tokens[0][0] < GREEDY.vocab_size
+    assert model.draft(queries[:1], [1], [GREEDY], [()]).tokens[0][0] < GREEDY.vocab_size
 
 
 @pytest.mark.parametrize("form", ["8 bits", "exit"])
@@ -327,9 +327,9 @@ def test_an_interrupted_draft_costs_work_and_nothing_else(path, monkeypatch, for
 
     monkeypatch.setattr(backend.library, "run", interrupted)
     with pytest.raises(KeyboardInterrupt):
-        model.draft([Query(slot, Context(text), len(text))], [6], GREEDY, [()])
+        model.draft([Query(slot, Context(text), len(text))], [6], [GREEDY], [()])
     monkeypatch.undo()
     assert torch.equal(scored(target, slot, [8, 9, 10]), want)
     monkeypatch.setattr(backend.library, "run", lambda *_: -1)
     with pytest.raises(MemoryError):
-        model.draft([Query(slot, Context(text), len(text))], [6], GREEDY, [()])
+        model.draft([Query(slot, Context(text), len(text))], [6], [GREEDY], [()])

@@ -41,6 +41,7 @@ typedef struct {
     float *output;        /* the same behind the last layer, and of drafted tokens after these */
     int64_t num_drafted;  /* tokens to draft after its last row; 0 in all spans of a call, or in none */
     int64_t *draft;       /* [num_drafted] where they go */
+    float temperature;    /* that they are drawn at; 0: the best are picked */
     const double *uniforms; /* [num_drafted] what they are drawn by */
     float *probs;           /* [num_drafted, num_choices] where what they are drawn from goes */
 } Span;

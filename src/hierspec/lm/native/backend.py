@@ -11,7 +11,12 @@ from typing import Any
 
 import torch
 
-from hierspec.core.distributions import DenseDistributions, OneHotDistributions, Uniforms
+from hierspec.core.distributions import (
+    DenseDistributions,
+    Distributions,
+    OneHotDistributions,
+    Uniforms,
+)
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import HasBackend, HiddenStates, LayerParts, Linear, ScoredStates, Span
 from hierspec.lm.base import SampledDraft
@@ -173,14 +178,14 @@ class NativeBackend(LeanBackend):
         outputs: Sequence[HiddenStates],
         ids: Sequence[int],
         counts: Sequence[int],
-        sampler: Sampler,
+        samplers: Sequence[Sampler],
         uniforms: Sequence[Uniforms],
     ) -> list[SampledDraft]:
         """See :meth:`hierspec.lm.backend.DraftingBackend.draft`: all is one call of the kernels."""
-        names, num_choices = self._scored, min(sampler.vocab_size, self.vocab_size)
-        if names is not None:
-            num_choices = int((names < num_choices).sum())  # they ascend
-        drafting = Drafting(counts, num_choices, names, sampler.temperature, uniforms)
+        names, width = self._scored, min(samplers[0].vocab_size, self.vocab_size)
+        num_choices = width if names is None else int((names < width).sum())  # they ascend
+        temperatures = [sampler.temperature for sampler in samplers]
+        drafting = Drafting(counts, num_choices, names, temperatures, uniforms)
         last = zip(outputs, spans, strict=True)
         end = max(span.start + span.n + n for span, n in zip(spans, counts, strict=True))
         self._layers.run(
@@ -191,17 +196,17 @@ class NativeBackend(LeanBackend):
             rotations=self.rotations_to(end),
             drafting=drafting,
         )
-        tokens = [list(own) for own in drafting.tokens]
-        if sampler.greedy:
-            return [(own, OneHotDistributions(tuple(own))) for own in tokens]
-        probs = drafting.probs
-        if names is not None:
-            width = min(sampler.vocab_size, self.vocab_size)
-            probs = [
-                own.new_zeros(len(own), width).index_copy_(1, names[:num_choices], own)
-                for own in probs
-            ]
-        return [*zip(tokens, map(DenseDistributions, probs), strict=True)]
+
+        def rows(tokens: list[int], probs: torch.Tensor | None) -> Distributions:
+            if probs is None:
+                return OneHotDistributions(tuple(tokens))
+            if names is not None:
+                whole = probs.new_zeros(len(tokens), width)
+                probs = whole.index_copy_(1, names[:num_choices], probs)
+            return DenseDistributions(probs)
+
+        drafts = zip(map(list, drafting.tokens), drafting.probs, strict=True)
+        return [(tokens, rows(tokens, probs)) for tokens, probs in drafts]
 
     def embed(self, ids: torch.Tensor, spans: Sequence[Span]) -> torch.Tensor:
         h = torch.empty(len(ids), self.hidden_size, dtype=self.dtype, device=self.device)

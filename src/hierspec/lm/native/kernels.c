@@ -116,7 +116,6 @@ typedef struct {
     float *scores; /* [num_scored, outputs], of drafts those of the last step */
     int64_t num_choices;      /* of the outputs the first so many can be picked */
     const int64_t *choice_ids; /* [outputs] tokens; null: the outputs' numbers */
-    float temperature;         /* of drafts; 0: the best token is picked */
 } Call;
 
 /* An output, and its score. */
@@ -346,7 +345,10 @@ static void fill_weights(const float *x, int64_t n, float most, float temperatur
     memcpy(y + i, &rest, sizeof(float) * (size_t)(n - i));
 }
 
-static int is_finite(float x) { return x > -INFINITY && x < INFINITY; }
+/* Whether a span's next token is drawn, and there are probabilities to draw it from. */
+static int is_drawn(const Span *span, Choice best) {
+    return span->temperature > 0 && best.score > -INFINITY && best.score < INFINITY;
+}
 
 /* A thread's share of the probabilities that each span's next token is drawn from. The sums of
  * slices do not depend on who makes them. */
@@ -355,18 +357,19 @@ static void fill_probs(Work *work, int t, int all) {
     const int64_t out = work->model->output->out, n = num_slices(call);
     const Part own = part_of(n, t, all);
     for (int64_t i = 0; i < call->num_spans; i++) {
-        const float most = best_output(work, i, all).score;
-        float *probs = call->spans[i].probs;
-        for (int64_t s = own.lo; is_finite(most) && s < own.hi; s++) {
+        const Span *span = call->spans + i;
+        const Choice best = best_output(work, i, all);
+        for (int64_t s = own.lo; is_drawn(span, best) && s < own.hi; s++) {
             const Part at = slice_at(call, s);
-            fill_weights(call->scores + i * out + at.lo, at.hi - at.lo, most, call->temperature,
-                         probs + at.lo);
-            work->sums[i * n + s] = sum_of(probs + at.lo, at.hi - at.lo);
+            const int64_t size = at.hi - at.lo;
+            fill_weights(call->scores + i * out + at.lo, size, best.score, span->temperature,
+                         span->probs + at.lo);
+            work->sums[i * n + s] = sum_of(span->probs + at.lo, size);
         }
     }
     barrier_wait(&work->barrier, (Next){0});
     for (int64_t i = 0; i < call->num_spans; i++) {
-        if (!is_finite(best_output(work, i, all).score)) continue;
+        if (!is_drawn(call->spans + i, best_output(work, i, all))) continue;
         double total = 0;
         for (int64_t s = 0; s < n; s++) total += work->sums[i * n + s];
         const float inverse = (float)(1 / total);
@@ -411,8 +414,8 @@ static int draft_tokens(Work *work, int all) {
         if (!(best.score > -INFINITY)) return NO_CHOICE;
         Span span = call->spans[i];
         int64_t output = best.output;
-        if (call->temperature > 0) {
-            if (!is_finite(best.score)) return NO_CHOICE;
+        if (span.temperature > 0) {
+            if (!is_drawn(&span, best)) return NO_CHOICE;
             output = drawn_output(call, span.probs, work->masses + i * slices, *span.uniforms++);
             span.probs += call->num_choices;
         }
@@ -454,12 +457,14 @@ int hierspec_run(const Model *model, Call *call, int threads) {
     each += space_size;
     Work work = {.model = model, .call = call, .barrier = {0, 0, threads}, .state = NO_MEMORY};
     const int drafts = call->num_spans && call->spans->num_drafted;
-    const int64_t num_sums = drafts && call->temperature > 0 ? call->num_spans * num_slices(call) : 0;
+    int draws = 0;
+    for (int64_t i = 0; drafts && i < call->num_spans; i++) draws |= call->spans[i].temperature > 0;
+    const int64_t num_sums = draws ? call->num_spans * num_slices(call) : 0;
     if (has_layers) work.plan = plan_attention(model, call->spans, call->num_spans, rows, threads);
     if (drafts) work.best = malloc(sizeof(Choice) * (size_t)(threads * call->num_spans));
-    if (num_sums) work.sums = malloc(sizeof(double) * (size_t)(2 * num_sums));
+    if (draws) work.sums = malloc(sizeof(double) * (size_t)(2 * num_sums));
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best) || (num_sums && !work.sums))
+    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best) || (draws && !work.sums))
         goto end;
     work.masses = work.sums + num_sums;
     work.h = memory, work.qkv = work.h + rows * d, work.attended = work.qkv + rows * width;
@@ -489,7 +494,7 @@ int hierspec_run(const Model *model, Call *call, int threads) {
             if (drafts) {
                 choose_own(&work, t, all);
                 barrier_wait(&work.barrier, (Next){0});
-                if (call->temperature > 0) {
+                if (work.sums) {
                     fill_probs(&work, t, all);
                     barrier_wait(&work.barrier, (Next){0});
                 }

@@ -61,7 +61,9 @@ class _SpanStruct(Structure):
         ("tree", POINTER(c_int64)),
         *((name, c_void_p) for name in ("input", "output")),
         ("num_drafted", c_int64),
-        *((name, c_void_p) for name in ("draft", "uniforms", "probs")),
+        ("draft", c_void_p),
+        ("temperature", c_float),
+        *((name, c_void_p) for name in ("uniforms", "probs")),
     ]
 
 
@@ -75,7 +77,6 @@ class _CallStruct(Structure):
         ("scores", c_void_p),
         ("num_choices", c_int64),
         ("choice_ids", c_void_p),
-        ("temperature", c_float),
     ]
 
 
@@ -100,32 +101,33 @@ class Drafting:
         counts: how many after each span, at least 1.
         num_choices: of the outputs the first so many can be picked.
         names: int64 [outputs], the outputs' tokens; ``None``: their numbers.
-        temperature: 0 picks the best; else tokens are drawn as
+        temperatures: of each span; 0 picks the best, else tokens are drawn as
             :func:`hierspec.core.distributions.draw` does.
         uniforms: for each span as many as its count, where tokens are drawn.
 
     Attributes:
         tokens: the drafts, once the call has returned.
-        probs: what each span's were drawn from, float32 [count, num_choices]; none where they were
-            picked.
+        probs: what each span's were drawn from, float32 [count, num_choices]; ``None`` where they
+            were picked.
     """
 
     def __init__(
         self,
         counts: Sequence[int],
         num_choices: int,
-        names: torch.Tensor | None = None,
-        temperature: float = 0.0,
-        uniforms: Sequence[Uniforms] = (),
+        names: torch.Tensor | None,
+        temperatures: Sequence[float],
+        uniforms: Sequence[Uniforms],
     ) -> None:
-        self.num_choices, self.names, self.temperature = num_choices, names, temperature
+        self.num_choices, self.names, self.temperatures = num_choices, names, temperatures
         self.tokens = [(c_int64 * count)() for count in counts]
-        self.uniforms, self.probs = list[ctypes.Array[c_double]](), list[torch.Tensor]()
-        if temperature:
-            self.uniforms = [(c_double * len(own))(*own) for own in uniforms]
-            size = sum(counts), num_choices
-            rows = torch.empty(size, dtype=torch.float32, device=_CPU)
-            self.probs = [*rows.split_with_sizes([*counts])]
+        self.uniforms = [(c_double * len(own))(*own) for own in uniforms]
+        self.probs = [
+            torch.empty(count, num_choices, dtype=torch.float32, device=_CPU)
+            if temperature
+            else None
+            for count, temperature in zip(counts, temperatures, strict=True)
+        ]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -263,7 +265,7 @@ class NativeModel:
         call.parts = None if chosen is None else addressof(chosen)
         if drafting is not None:
             names = drafting.names
-            call.num_choices, call.temperature = drafting.num_choices, drafting.temperature
+            call.num_choices = drafting.num_choices
             call.choice_ids = None if names is None else names.data_ptr()
         if state := self._library.run(self._at, arguments.at, threads):
             if state == _NO_CHOICE:
@@ -301,9 +303,10 @@ class NativeModel:
             if drafting is not None:
                 struct.num_drafted = len(drafting.tokens[i])
                 struct.draft = addressof(drafting.tokens[i])
-                if drafting.temperature:
+                struct.temperature = drafting.temperatures[i]
+                if (probs := drafting.probs[i]) is not None:
                     struct.uniforms = addressof(drafting.uniforms[i])
-                    struct.probs = drafting.probs[i].data_ptr()
+                    struct.probs = probs.data_ptr()
         return num_rows
 
     @property

@@ -119,12 +119,12 @@ class RecordedModel(TrunkModel):
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
-        sampler: Sampler,
+        samplers: Sequence[Sampler],
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`: ``max(counts)`` tokens each, then cut."""
         with torch.inference_mode():
-            loop, prepared = self._begin_draft(queries, max(counts) - 1, sampler)
+            loop, prepared = self._begin_draft(queries, max(counts) - 1, samplers[0])
             out = loop.draft(counts, uniforms)
         for query, item, draft in zip(queries, prepared, out.tokens, strict=True):
             query.slot.tokens += draft[:-1]

@@ -259,13 +259,13 @@ class TrunkModel(SlotSharingModel, ABC):
         self,
         queries: Sequence[Query],
         counts: Sequence[int],
-        sampler: Sampler,
+        samplers: Sequence[Sampler],
         uniforms: Sequence[Uniforms],
     ) -> DeviceDrafts:
         """See :meth:`hierspec.lm.base.DeviceModel.draft`: in one call of the backend."""
         trunk, backend = self.trunk, self._drafting
         assert backend is not None
-        assert sampler.is_plain
+        assert all(sampler.is_plain for sampler in samplers)
         prepared = trunk.prepare_drafts(queries, counts)
         starts = [self._start(item) for item in prepared]
         if sum([item.end - n for item, n in zip(prepared, starts, strict=True)]) > trunk.chunk:
@@ -277,7 +277,7 @@ class TrunkModel(SlotSharingModel, ABC):
         ]
         ids = [t for s, i in zip(starts, prepared, strict=True) for t in i.tokens[s : i.end]]
         ids = trunk.replace_unknown(ids)
-        drafts = backend.draft(self.num_layers, spans, outputs, ids, counts, sampler, uniforms)
+        drafts = backend.draft(self.num_layers, spans, outputs, ids, counts, samplers, uniforms)
         for item, (tokens, _) in zip(prepared, drafts, strict=True):
             item.tokens.extend(tokens[:-1])
             self.store(item.state, len(item.tokens))
