@@ -27,8 +27,8 @@ class Work:
         if (draft := getattr(backend, "draft", None)) is None:
             return
 
-        def counted_draft(layers, spans, outputs, ids, counts, num_ids):
-            drafts = draft(layers, spans, outputs, ids, counts, num_ids)
+        def counted_draft(layers, spans, outputs, ids, counts, *how):
+            drafts = draft(layers, spans, outputs, ids, counts, *how)
             self.calls[0] += max(counts)
             self.tokens[0] += len(ids) + sum(counts) - len(counts)
             return drafts
