@@ -66,8 +66,8 @@ class Device(TabularModel):
         super().__init__(*args, **kwargs)
         self.graphs = Graphs(torch.device("cpu"))
 
-    def draft(self, queries, counts, reading, uniforms):
-        steps = max(counts)
+    def draft(self, queries, counts, samplers, uniforms):
+        steps, (reading,) = max(counts), {*samplers}
         drawn = [own[0] for own in uniforms if len(own)]  # numbers, or the noise of positions
         unused = np.ones_like(drawn[0]) if drawn else 1.0
         filled = [np.stack([*own, *[unused] * (steps - len(own))]) for own in uniforms]
