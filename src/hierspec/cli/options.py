@@ -157,7 +157,11 @@ ChatTemplateKwargs = Annotated[
 ]
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 FreshSeed = Annotated[
-    int | None, typer.Option(help="Random seed, below 2**64; default: a fresh one.")
+    int | None,
+    typer.Option(
+        help="Random seed, below 2**64; of a batch, each text's is the seed and its number. "
+        "Default: a fresh one."
+    ),
 ]
 AsJson = Annotated[bool, json_option()]
 ShowList = Annotated[bool, typer.Option("--list", help="List what is available, and exit.")]
