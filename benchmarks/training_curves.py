@@ -19,6 +19,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ import numpy as np
 from scipy.optimize import least_squares
 
 from hierspec_lab.plotting import figures
+from hierspec_lab.training.texts import HELD_OUT
 
 NAME = "training-curves"
 PICTURE = common.ROOT / "docs" / "pictures" / f"{NAME}.svg"
@@ -44,10 +46,10 @@ def kept(figures: dict[str, Any], key: str) -> tuple[float, float]:
     return float(np.ravel(figures["acceptance"])[0]), figures.get("coverage") or figures["known"]
 
 
-def measured_points(report: dict[str, Any], key: str) -> list[list[float]]:
-    """Return [tokens seen, share lost of what could be kept] of a report's held-out figures."""
+def measured_points(measured: Sequence[dict[str, Any]], key: str) -> list[list[float]]:
+    """Return [tokens seen, share lost of what could be kept] of held-out figures."""
     found = []
-    for line in report["measured"]:
+    for line in measured:
         share, most = kept(line, key)
         if key not in CALLS or line["tokens"] >= DRAFTS_FROM:
             found.append([line["tokens"], 1 - share / most])
@@ -136,8 +138,9 @@ def main() -> None:
         name, file, key = args.add
         report = json.loads(Path(file).read_text())
         # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``.
-        if measured := report.get("measured"):
-            held_out, found = measured[-1], measured_points(report, key)
+        lines = report.get("measured", ())
+        if measured := [line | line.get("figures", {}).get(HELD_OUT, {}) for line in lines]:
+            held_out, found = measured[-1], measured_points(measured, key)
         else:
             held_out = report["after"][key[3:]] if "after" in report else report["figures"]["all"]
             found = points(report, key, args.first_pass)

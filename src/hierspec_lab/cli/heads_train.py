@@ -53,7 +53,8 @@ def train(
         typer.Option(
             help="Texts to learn from, one or several: text files, .jsonl files of texts or "
             'conversations, {"messages": [{"role": …, "content": …}]} a line, folders. '
-            "Default: what the shipped family learnt from; for other models, what they write.",
+            "Default: what the shipped family learnt from; for other models, and eagle3, what they "
+            "write.",
         ),
     ] = None,
     kind: Annotated[
@@ -128,6 +129,10 @@ def train(
         list[Path] | None,
         typer.Option(help="eagle3: texts of other origins, measured on and never learnt from."),
     ] = None,
+    conversations: Annotated[
+        int,
+        typer.Option(min=1, help="eagle3: conversations that the model writes, without --texts."),
+    ] = 2500,
     minutes: Annotated[
         float | None, typer.Option(help="eagle3: minutes to train, instead of --epochs.")
     ] = None,
@@ -228,6 +233,7 @@ def train(
             feature_layers=_parse_layers("--feature-layers", feature_layers),
             depth=depth,
             minutes=minutes,
+            conversations=conversations,
             store_gib=store_gib,
             watch_steps=watch,
             measure_minutes=measure,

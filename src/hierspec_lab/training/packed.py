@@ -84,11 +84,18 @@ class PackedTexts:
         return sum(map(_length, self.batches))
 
     def append(self, batch: Sequence[tuple[PackedText, Sequence[int]]]) -> None:
-        """Add the texts of a batch, each with its ids, which are below 65,536."""
+        """Add the texts of a batch, each with its ids, which are below 65,536.
+
+        Raises:
+            HierspecError: an id is above that.
+        """
         texts = [text for text, _ in batch]
         ids = np.array([i for _, row in batch for i in row], dtype=np.int64)
         assert len(ids) == _length(texts)
-        assert not len(ids) or (ids.min() >= 0 and ids.max() <= np.iinfo(_DTYPE).max)
+        if ids.max(initial=0) > np.iinfo(_DTYPE).max:
+            raise HierspecError(
+                "texts of models with tokens beyond 65,535 cannot be kept: give others with --texts"
+            )
         with self._tokens.open("r+b") as file:
             file.truncate(self.num_tokens * _DTYPE.itemsize)
             file.seek(0, 2)

@@ -21,6 +21,7 @@ from hierspec_lab.training import texts
 from hierspec_lab.training.eagle3 import start
 from hierspec_lab.training.eagle3.measure import tokens_of_round
 from hierspec_lab.training.eagle3.network import Eagle3Network
+from hierspec_lab.training.eagle3.optimiser import AveragingAdamW
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.eagle3.train import train
 from hierspec_lab.training.eagle3.unroll import unroll
@@ -183,7 +184,9 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     assert not out.with_name("drafter.training").exists()
     written = json.loads((out / "hierspec.json").read_text())
     assert written["steps"] == 60
-    assert written["measured"] == [{"step": 60, "figures": written["figures"]}]
+    (measured,) = written["measured"]
+    assert (measured["step"], measured["figures"]) == (60, written["figures"])
+    assert measured["tokens"] > written["tokens"]  # it saw each text more than once
     first, *_, last = (line["tv@0"] for line in written["curve"])
     assert 0 < last < first < 1
     assert {"watch": 0, "measure": 15}.items() <= written["settings"].items()  # keys of old files
@@ -205,6 +208,26 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     more = Eagle3Settings(**QUICK, steps=1, batch=128)
     again = train(str(target), more, tmp_path / "more", [chats], start_from=out)
     assert again["before"]["held out"]["acceptance"] == pytest.approx(after["acceptance"], abs=0.02)
+
+
+def test_weights_are_averaged_over_the_last_tenth_of_the_steps():
+    """Step i of t counts as much as the product of (j - 1) / (j + 9) over the j after it."""
+    p = torch.nn.Parameter(torch.tensor([1.0, -2.0]))
+    optimiser, values = AveragingAdamW([p], 0.1), []
+    for _ in range(200):
+        p.grad = torch.randn(2, generator=torch.Generator().manual_seed(len(values)))
+        optimiser.step()
+        values.append(p.detach().clone())
+    weights, left = [], 1.0
+    for t in range(200, 0, -1):
+        weights.append(left * 10 / (t + 9))
+        left *= (t - 1) / (t + 9)
+    mean = sum(w * value for w, value in zip(weights, reversed(values), strict=True))
+    with optimiser.averages_in_place():
+        torch.testing.assert_close(p.detach(), mean)
+    assert torch.equal(p, values[-1])
+    assert sum(weights) == pytest.approx(1)
+    assert sum(weights[:40]) > 0.85
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,14 @@
 """Drafters for the released model: prompts of our own, answers, stages; on a tiny stand-in."""
 
 import dataclasses
+import functools
+import itertools
 import json
+import math
 import random
 from collections import Counter
 from pathlib import Path
+from typing import Any
 
 import pytest
 from chat_models import TURNS, save_chat
@@ -14,10 +18,13 @@ from fakes.tokenizers import Letters
 from hierspec.cli import run
 from hierspec.config.exit_heads import read
 from hierspec.errors import HierspecError
+from hierspec.lm.weights import SINGLE_FILE
 from hierspec.utils.prompts import ConversationMessage
 from hierspec.zoo import trained
-from hierspec_lab.training import smollm2, texts
+from hierspec_lab.training import fit, smollm2, texts
 from hierspec_lab.training.conversations import Conversation
+from hierspec_lab.training.eagle3 import train as eagle3
+from hierspec_lab.training.eagle3.optimiser import AveragingAdamW
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.family.export import model_card
 from hierspec_lab.training.heads.data import from_files, split_conversations
@@ -27,6 +34,7 @@ from hierspec_lab.training.smollm2 import answers, build, passages
 from hierspec_lab.training.smollm2.passages import FunctionSource, Passages
 from hierspec_lab.training.smollm2.sibling import SiblingSettings
 from hierspec_lab.training.smollm2.templates import MAKERS, draw_prompt
+from hierspec_lab.training.store import FeatureStore
 
 PASSAGES = Passages(("Q " * 150, "Z " * 150), (FunctionSource("shift", "a, b", "Move it."),))
 
@@ -86,7 +94,7 @@ PLAN = answers.AnswerSettings(conversations=20, batch=6)
 
 def test_answers_go_on_after_an_interruption_with_the_same_ones(tmp_path: Path) -> None:
     def write(folder: Path, talker: Talker) -> PackedTexts:
-        return answers.write(folder, PLAN, talker, PASSAGES, lambda share: None)  # type: ignore
+        return answers.write(folder, PLAN, talker, PASSAGES, lambda stage, share: None)  # type: ignore
 
     whole, cut = tmp_path / "whole", tmp_path / "cut"
     found = write(whole, Talker())
@@ -200,6 +208,48 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     other = dataclasses.replace(plan, dtype="float64")
     with pytest.raises(ValueError, match=r"holds a training of other settings .*--dtype was"):
         build.train(tmp_path, other)
+
+
+class Killed(BaseException):
+    """Nothing in the package catches it."""
+
+
+def test_a_network_whose_training_was_killed_is_that_of_one_that_was_not(
+    tmp_path, plan, monkeypatch
+) -> None:
+    """While its target answers, while states are stored, and between checkpoints."""
+    small = functools.partial(answers.AnswerSettings, batch=8, max_new_tokens=6, own_tokens=4)
+    monkeypatch.setattr(answers, "AnswerSettings", small)
+    monkeypatch.setattr(eagle3, "collect", lambda: PASSAGES)
+    settings = dataclasses.replace(plan.eagle3, conversations=24, steps=30, seed=25)
+    whole, killed = tmp_path / "whole", tmp_path / "killed"
+    eagle3.train(plan.model, settings, whole, [])
+
+    def kill_in_call(number: int, owner: type, name: str) -> None:
+        calls, method = itertools.count(1), getattr(owner, name)
+
+        def call(*args: Any) -> Any:
+            if (count := next(calls)) == number:
+                raise Killed
+            # The first steps leave checkpoints, the others are lost.
+            patch.setattr(fit, "SAVE_SECONDS", -1.0 if count < number // 2 else math.inf)
+            return method(*args)
+
+        patch.setattr(owner, name, call)
+
+    for number, owner, name in (
+        (2, PackedTexts, "append"),
+        (1, FeatureStore, "_features"),
+        (12, AveragingAdamW, "step"),
+    ):
+        with monkeypatch.context() as patch:
+            kill_in_call(number, owner, name)
+            with pytest.raises(Killed):
+                eagle3.train(plan.model, settings, killed, [])
+    eagle3.train(plan.model, settings, killed, [])
+    one, other = (json.loads((f / "hierspec.json").read_text()) for f in (whole, killed))
+    assert one["measured"] == other["measured"]
+    assert (whole / SINGLE_FILE).read_bytes() == (killed / SINGLE_FILE).read_bytes()
 
 
 def test_answers_of_which_none_is_held_out_are_refused_before_training(

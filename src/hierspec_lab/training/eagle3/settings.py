@@ -16,10 +16,11 @@ class Eagle3Settings:
         draft_vocab: D, the size of its vocabulary: the D most frequent tokens of the texts.
         feature_layers: after which layers of the target; default: 2, n/2 and n − 3.
         intermediate: width of its MLP; default: the target's.
-        depth: how many steps are unrolled at most: one in the first tenth of the training, then a
-            number that every batch draws from 1 to this.
+        depth: how many steps are unrolled at most: one in the first tenth of the training, then the
+            smaller of two numbers that every batch draws from 1 to this.
         decay: the weight of a step's loss, relative to the step before.
         minutes: of training; takes precedence over ``steps``, and these over ``epochs``.
+        conversations: how many the target writes where no texts are given.
         batch: positions in a batch, padding included.
         longest: tokens read of a text; the rest is left out.
         store_gib: most space for the target's features on disk.
@@ -36,6 +37,7 @@ class Eagle3Settings:
     minutes: float | None = None
     epochs: float = 2
     steps: int | None = None
+    conversations: int = 2500
     batch: int = 320
     longest: int = 768
     store_gib: float = 8

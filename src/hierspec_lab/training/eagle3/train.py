@@ -18,8 +18,8 @@ from typing import Any
 import torch
 import torch.nn.functional as F
 from rich.console import Console
-from torch import nn
 
+from hierspec.api import Hierarchy
 from hierspec.errors import HierspecError
 from hierspec.lm.eagle3.checkpoint import read_network
 from hierspec.lm.load import load
@@ -41,6 +41,8 @@ from hierspec_lab.training.fit import (
     fit,
 )
 from hierspec_lab.training.models import as_written, load_weights_and_tokenizer
+from hierspec_lab.training.smollm2 import answers
+from hierspec_lab.training.smollm2.passages import collect
 from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
 
 from . import start
@@ -48,6 +50,7 @@ from .batches import Batches, FeatureBatch
 from .files import write_network
 from .measure import measure
 from .network import Eagle3Network
+from .optimiser import AveragingAdamW
 from .settings import Eagle3Settings
 from .unroll import unroll
 
@@ -57,6 +60,7 @@ _TRAINING_START = 0.2  # share of all work, roughly, that features take
 # Share of the training in which drafts have one step: until that one is learnt, later ones read
 # outputs that say nothing, and what they pull at keeps it from being learnt.
 _ONE_STEP_SHARE = 0.1
+_FALL_SHARE = 0.2  # of the training, in which the rates fall to zero
 
 
 def train(
@@ -80,7 +84,8 @@ def train(
 
     Args:
         target: directory, hub id or ``zoo:NAME``; Llama-shaped.
-        text_paths: files and folders of conversations and texts.
+        text_paths: files and folders of conversations and texts; none: the target answers prompts,
+            and its answers are kept beside ``features``.
         held_out: further files of another origin, each measured on separately.
         start_from: folder or ``zoo:NAME`` of a network whose weights and vocabulary to begin with.
         features: where the target's hidden states are kept; default: inside ``OUTPUT.training``,
@@ -92,8 +97,8 @@ def train(
     Returns the network's description: settings, figures on held-out texts before and after.
 
     Raises:
-        HierspecError: no text to learn from, a folder in the way, an interrupted training of other
-            settings, a target of another shape.
+        HierspecError: too little text to learn from, a folder in the way, an interrupted training
+            of other settings, a target of another shape.
         KeyboardInterrupt: stopped; at most a minute of work is lost.
     """
     folder = output.with_name(f"{output.name}.training")
@@ -101,8 +106,6 @@ def train(
     finished = (output / "config.json").exists() and not folder.exists()
     if finished and not overwrite and start_from != output:
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
-    if not text_paths:
-        raise HierspecError("an EAGLE-3 drafter needs conversations or texts: give --texts FILE")
     validate_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
     identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
@@ -110,6 +113,9 @@ def train(
     elif folder.exists():
         shutil.rmtree(folder)
     report_progress("loading the model", 0.0)
+    if not text_paths:
+        text_paths = [(features or folder) / "answers"]
+        _write_answers(target, settings, text_paths[0], report_progress)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     initial = (
@@ -173,6 +179,9 @@ def train(
         "texts": [path.name for path in text_paths],
     }
 
+    schedule = _schedule(settings, passes)
+    optimiser = AveragingAdamW(network.parameters(), schedule.adamw_rate)
+
     def measure_groups() -> dict[str, Any]:
         network.eval()
         by_group = {
@@ -181,30 +190,33 @@ def train(
         }
         network.train()
         for group, figures in by_group.items():
-            tell(f"{group}: {json.dumps(figures)}")
+            tell(f"{optimiser.tokens} tokens seen, {group}: {json.dumps(figures)}")
         return by_group
 
     def write(step: int) -> None:
         info["tokens"] = sum(len(store.texts[i].ids) for i in store.numbers())
-        info["steps"], info["figures"] = step, measure_groups()
-        measured = folder / "measured.jsonl"
-        with measured.open("a") as log:
-            log.write(json.dumps({"step": step, "figures": info["figures"]}) + "\n")
-        info["measured"] = curve(measured)
-        write_network(output, network, torch.bfloat16, info, scale)
+        with optimiser.averages_in_place():
+            info["steps"], info["figures"] = step, measure_groups()
+            measured = folder / "measured.jsonl"
+            line = {"step": step, "tokens": optimiser.tokens, "figures": info["figures"]}
+            with measured.open("a") as log:
+                log.write(json.dumps(line) + "\n")
+            info["measured"] = curve(measured)
+            write_network(output, network, torch.bfloat16, info, scale)
 
     resuming.save_settings(folder, identity)
-    schedule = _schedule(settings, passes)
     info["before"] = resuming.compute_once(dict[str, Any], folder / "before.json", measure_groups)
     result = fit(
         network,
-        _objective(network, target_scores, batches, settings, report_progress, add_texts, write),
+        _objective(
+            network, target_scores, batches, settings, report_progress, add_texts, write, optimiser
+        ),
         schedule,
         folder,
         settings.seed,
         "eagle3",
         stop_after=stop_after,
-        build_optimisers=_adamw,
+        build_optimisers=lambda model, schedule: [optimiser],
         console=Console(quiet=True),
     )
     info["seconds"] = result["seconds"]
@@ -215,26 +227,25 @@ def train(
     return info
 
 
+def _write_answers(
+    target: str, settings: Eagle3Settings, folder: Path, report_progress: ReportProgress
+) -> None:
+    """Let the target answer prompts; what an interrupted call has written is kept."""
+    hierarchy = Hierarchy.from_config({"target": {"model": target}, "levels": []})
+    plan = answers.AnswerSettings(conversations=settings.conversations, seed=settings.seed)
+    answers.write(
+        folder, plan, hierarchy, collect(), lambda stage, share: report_progress(stage, 0.0)
+    )
+
+
 def _schedule(settings: Eagle3Settings, passes: Passes) -> Schedule:
     phases = (Phase(1.0, 1, settings.batch),)
     rate = settings.learning_rate
     if settings.minutes is not None:
-        return TimedSchedule(1, phases, adamw_rate=rate, seconds=60 * settings.minutes)
+        seconds = 60 * settings.minutes
+        return TimedSchedule(1, phases, adamw_rate=rate, decay_share=_FALL_SHARE, seconds=seconds)
     steps = settings.steps or max(1, round(settings.epochs * passes.batches_per_pass))
-    return Schedule(steps, phases, adamw_rate=rate)
-
-
-class _ClippedAdamW(torch.optim.AdamW):
-    """AdamW on gradients clipped to norm 1."""
-
-    def step(self, closure: Any = None) -> Any:
-        nn.utils.clip_grad_norm_([p for group in self.param_groups for p in group["params"]], 1.0)
-        return super().step(closure)
-
-
-def _adamw(model: nn.Module, schedule: Schedule) -> list[torch.optim.Optimizer]:
-    rate = schedule.adamw_rate
-    return [_ClippedAdamW(model.parameters(), rate, (0.9, 0.95), weight_decay=0.01, fused=True)]
+    return Schedule(steps, phases, adamw_rate=rate, decay_share=_FALL_SHARE)
 
 
 Teacher = Callable[[torch.Tensor], torch.Tensor]  # last hidden states [n, d] → scores [n, D]
@@ -254,6 +265,7 @@ def _objective(
     report_progress: ReportProgress,
     add_texts: Callable[[Callable[[int], bool]], None],
     write: Callable[[int], None],
+    optimiser: AveragingAdamW,
 ) -> Objective:
     last_write = time.monotonic()
 
@@ -264,13 +276,16 @@ def _objective(
         if time.monotonic() - last_write > 60 * settings.measure_minutes:
             write(step.number)
             last_write = time.monotonic()
-        batch = batches.read(batches.passes.texts_at(step.number))
+        texts_read = batches.passes.texts_at(step.number)
+        batch = batches.read(texts_read)
         most = 1 if step.progress < _ONE_STEP_SHARE else settings.depth
-        depth = 1 + int(torch.randint(most, (), generator=step.generator))
+        # The smaller of two: an average draft of .4 of the most, and all depths are learnt.
+        depth = 1 + int(torch.randint(most, (2,), generator=step.generator).min())
         with torch.autocast("cpu", torch.bfloat16):
             losses, distance = draft_losses(network, target, batch, depth)
         total = torch.stack([settings.decay**j * loss for j, loss in enumerate(losses)]).sum()
         parts = {f"loss@{j}": loss.detach() for j, loss in enumerate(losses)}
+        optimiser.tokens += sum(len(batches.store.texts[i].ids) for i in texts_read)
         if step.number % _REPORT_EVERY == 0:
             numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
             stage = f"step {step.number}, {len(batches.store.texts)} texts, losses {numbers}"

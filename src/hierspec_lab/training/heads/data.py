@@ -33,6 +33,7 @@ from hierspec.zoo import registry
 from hierspec_lab.training import plain_texts
 from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.family.corpus import load_corpus
+from hierspec_lab.training.models import WritingPace
 from hierspec_lab.training.packed import is_packed
 from hierspec_lab.training.windows import HeldOutWindows
 
@@ -289,14 +290,17 @@ def write_own_texts(
             break  # cut short while it was written
         batches.append(batch)
     path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
+    pace: WritingPace | None = None
     with path.open("a", encoding="utf-8") as file:
         while True:
             parts = _split_own_texts(batches, held_out)
             num_train, num_held_out = (sum(map(len, part)) for part in parts)
             if num_train + num_held_out >= limit and num_held_out >= min_held_out:
                 break
-            share = min(1.0, (num_train + num_held_out) / max(1, limit))
-            report_progress("the model writes texts", share)
+            written = num_train + num_held_out
+            pace = pace or WritingPace(written, limit, "tokens")
+            stage = f"the model writes texts: {pace.text(written)}"
+            report_progress(stage, min(1.0, written / max(1, limit)))
             batches.append(write(len(batches)))
             if not any(batches[-1]):
                 raise HierspecError("the model wrote no text of its own: give some with --texts")

@@ -13,14 +13,16 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 from hierspec.api import Hierarchy
 from hierspec.errors import HierspecError
+from hierspec.profiling.settings import ReportProgress
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.prompts import apply_chat
+from hierspec_lab.training.models import WritingPace
 from hierspec_lab.training.packed import PackedText, PackedTexts
 
 from .passages import Passages
@@ -56,7 +58,7 @@ def write(
     settings: AnswerSettings,
     hierarchy: Hierarchy,
     passages: Passages,
-    report_share: Callable[[float], None],
+    report_progress: ReportProgress,
 ) -> PackedTexts:
     """Add conversations to those in ``folder`` until there are enough; return all.
 
@@ -64,8 +66,10 @@ def write(
         HierspecError: the model has no chat template, or answers none of a batch's prompts.
     """
     packed = PackedTexts(folder)
+    pace = WritingPace(len(packed.texts), settings.conversations, "conversations")
     while (count := len(packed.texts)) < settings.conversations:
-        report_share(count / settings.conversations)
+        stage = f"the model answers prompts: {pace.text(count)}"
+        report_progress(stage, count / settings.conversations)
         batch = list(_batch(len(packed.batches), settings, hierarchy, passages))
         if not batch:
             raise HierspecError("the model has answered none of its prompts: try another seed")

@@ -181,7 +181,7 @@ def _write_answers(
             settings.answers,
             hierarchy,
             collect(),
-            lambda share: report_progress("the model answers prompts", share),
+            report_progress,
         )
         return {
             "conversations": len(packed.texts),
