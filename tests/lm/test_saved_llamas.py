@@ -125,6 +125,13 @@ def test_a_tokenizer_does_what_transformers_does(folder: Path) -> None:
     assert ours.decode(batch, clean_up_tokenization_spaces=False) == theirs.decode(batch)
     assert ours("def").input_ids == theirs("def").input_ids
     assert ours.convert_ids_to_tokens([5]) == theirs.convert_ids_to_tokens([5])
+    assert type(ours.transformers) is type(theirs)
+    ignored = {"_tokenizer", "init_kwargs"}  # an object, and how each came to be
+    own, other = (
+        {k: v for k, v in vars(x).items() if k not in ignored} for x in (ours.transformers, theirs)
+    )
+    assert own == other
+    assert ours.backend_tokenizer.to_str() == theirs.backend_tokenizer.to_str()
 
 
 def test_what_is_changed_in_a_tokenizer_counts(folder: Path) -> None:

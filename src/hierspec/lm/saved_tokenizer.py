@@ -86,9 +86,11 @@ class SavedTokenizer:
     def transformers(self) -> Any:
         with _loading:
             if "_whole" not in self.__dict__:
-                from transformers import AutoTokenizer
+                from transformers import (
+                    PreTrainedTokenizerFast,
+                )  # AutoTokenizer's choice, 1 s faster
 
-                self.__dict__["_whole"] = AutoTokenizer.from_pretrained(self._folder)
+                self.__dict__["_whole"] = PreTrainedTokenizerFast.from_pretrained(self._folder)
                 for name in self._own:  # it is asked for them now, since it may be changed
                     del self.__dict__[name]
         return self._whole
