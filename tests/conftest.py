@@ -67,7 +67,7 @@ def pytest_runtest_call():
     try:
         return (yield)
     except Exception as error:
-        missing = re.search(r"'[\w-]+' is in \w+, which is not installed", str(error))
+        missing = re.search(r"'[\w.-]+' is in \w+, which is not installed", str(error))
         if missing is None:
             raise
         pytest.skip(missing[0])

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from fault_injection import Fault, Injector, Watch
+from installed import LAB
 from loading import hierarchy_of
 from server_cases import byte_tokenizer
 from tiny_models import tiny_model
@@ -66,7 +67,7 @@ def hierarchies(paths: dict[str, str]) -> dict[str, Any]:
             {**draft, "verify": "block"},
         ],
         "pool": [{"method": pool, "num_speculative_tokens": 3}],
-        "ahead": [{**draft, "ahead": True}],
+        "ahead": [{**draft, "ahead": True} if LAB else draft],
         "steered": [draft],
     }
     target = {"model": paths["target"], "dtype": "float64"}

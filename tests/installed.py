@@ -10,6 +10,7 @@ import pytest
 
 from hierspec.config import methods
 from hierspec.core.rules import Verifier
+from hierspec.utils.plugins import entry_point_names
 from hierspec.verifiers import registry
 
 LAB = find_spec("hierspec_lab") is not None
@@ -18,8 +19,9 @@ Cases = TypeVar("Cases", dict[str, Any], list[Any])
 
 
 def installed(cases: Cases) -> Cases:
-    """Leave out the cases that name a method or a rule that is not installed."""
+    """Leave out the cases that name a method, a key of one or a rule that is not installed."""
     known = {*methods.names(), methods.CONCATENATE, *registry.names()}
+    known |= entry_point_names(methods.KEYS_GROUP).keys()
     if isinstance(cases, list):
         return [case for case in cases if named(case) <= known]
     return {name: case for name, case in cases.items() if named(case) <= known}
@@ -33,6 +35,7 @@ def named(case: Any) -> set[str]:
 def _named(case: Any) -> Iterator[str]:
     if isinstance(case, dict):
         yield from (case[key] for key in ("method", "verify") if key in case)
+        yield from ["draft_model.ahead"] if case.get("ahead") else []
         case = list(case.values())
     if isinstance(case, list | tuple):
         for part in case:

@@ -55,7 +55,7 @@ class Square:
 
 
 KINDS = {"circle": Circle, "square": Square}
-Shape = Annotated[Any, OneOf("kind", KINDS.get, KINDS.keys)]
+Shape = Annotated[Any, OneOf("kind", lambda kind, keys: KINDS.get(kind), KINDS.keys)]
 Name = Annotated[str, ReadAs(NonEmptyString, lambda value, check: check(value).lower())]
 
 

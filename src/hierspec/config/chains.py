@@ -6,7 +6,7 @@ a concatenation, whose parts are chains themselves.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Literal, TypeVar, Union
 
 from pydantic import BeforeValidator
@@ -78,8 +78,8 @@ def _parts_as_chains(parts: Any) -> Any:
     return [part if isinstance(part, list | tuple) else [part] for part in parts]
 
 
-def _find(method: str) -> type | None:
-    return ConcatenateConfig if method == methods.CONCATENATE else methods.find(method)
+def _find(method: str, keys: Iterable[str]) -> type | None:
+    return ConcatenateConfig if method == methods.CONCATENATE else methods.find(method, keys)
 
 
 def _names() -> list[str]:

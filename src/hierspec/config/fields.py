@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import BeforeValidator, Field, Strict
@@ -49,7 +49,7 @@ GROUP = "hierspec.windows"  # of entry points: by kind, a form like these
 _FORMS: dict[str, type] = {"fixed": _Fixed, "entropy": _Entropy, "confidence": _Confidence}
 
 
-def _form(kind: str) -> type | None:
+def _form(kind: str, keys: Iterable[str]) -> type | None:
     return _FORMS.get(kind) or plugins.load_entry_point(GROUP, kind)
 
 

@@ -23,6 +23,7 @@ from .fields import DEFAULT_LENIENCE, AnyWindow, Lenience, RuleName
 if TYPE_CHECKING:
     import torch
 
+    from hierspec.core.nodes import Verify
     from hierspec.lm.backend import Backend
     from hierspec.lm.base import LevelModel
 
@@ -150,11 +151,6 @@ class LevelConfig:
         return self.num_drafts
 
     @property
-    def drafts_ahead(self) -> bool:
-        """Whether it drafts on while the target verifies."""
-        return False
-
-    @property
     def only_drafts(self) -> str | None:
         """Why it cannot verify a draft, and what to do; ``None`` if it can."""
         return None
@@ -168,6 +164,14 @@ class LevelConfig:
             HierspecError: it cannot be read, or does not fit the target.
         """
         raise NotImplementedError
+
+    def complete(self, root: Verify) -> Verify:
+        """Return the finished hierarchy, changed as this level, a leaf of it, needs it.
+
+        Raises:
+            HierspecError: it has no place in that hierarchy.
+        """
+        return root
 
     def name_on(self, target: str, model: Any) -> str:
         """Return the name of its model, below a target of that name."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
 from importlib import import_module
 from pathlib import Path
@@ -39,6 +39,7 @@ Make = TypeVar("Make", bound=Callable[[Any, TargetInfo], Any])
 Level = TypeVar("Level", bound=LevelConfig)
 
 GROUP = "hierspec.methods"  # of entry points; and the package of the built-in ones
+KEYS_GROUP = "hierspec.method_keys"
 CONCATENATE = "concatenate"  # a level that is no method: :mod:`.chains`
 _REGISTERED: dict[str, type[LevelConfig]] = {}
 _TAKEN = frozenset(dir(LookUpConfig))  # names of every level, which no option may have
@@ -115,8 +116,12 @@ def names() -> list[str]:
     return list(dict.fromkeys(known))
 
 
-def find(name: str) -> type[LevelConfig] | None:
-    """Return the class of a method's levels; ``None`` if none has the name."""
+def find(name: str, keys: Iterable[str] = ()) -> type[LevelConfig] | None:
+    """Return the class of a method's levels with these keys; ``None`` if none has the name.
+
+    A package adds a key to a method by an entry point of ``hierspec.method_keys``, which has the
+    name ``METHOD.KEY`` and names a class derived from the method's own.
+    """
     if name not in _REGISTERED and name in _built_in():
         import_module(f"{GROUP}.{name}")
     elif name not in _REGISTERED:
@@ -126,7 +131,8 @@ def find(name: str) -> type[LevelConfig] | None:
             register_level(offered)
         elif offered is not None and name not in _REGISTERED:
             raise HierspecError(f"the package that offers method {name!r} does not register it")
-    return _REGISTERED.get(name)
+    added = (plugins.load_entry_point(KEYS_GROUP, f"{name}.{key}") for key in keys)
+    return next(filter(None, added), _REGISTERED.get(name))
 
 
 def built_in() -> list[type[LevelConfig]]:

@@ -11,7 +11,7 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk, walk_levels
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk_levels
 from hierspec.core.rules import Verifier
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError, HierspecWarning
@@ -32,7 +32,7 @@ def build_nodes(
     levels: Sequence[Any], model_and_name: ModelAndName, verifier: Verifier, bonus: bool = True
 ) -> Verify:
     """Build the target's node over levels, smallest first; nodes are numbered from the bottom."""
-    numbers = itertools.count()
+    numbers, leaves = itertools.count(), list[Any]()
 
     def fields_of(level: Any, place: str) -> dict[str, Any]:
         model, name = model_and_name(level, place)
@@ -57,13 +57,13 @@ def build_nodes(
             "temperature": level.temperature,
         }
         if below is None:
-            return Draft(**fields, num_drafts=level.max_drafts, ahead=level.drafts_ahead)
+            leaves.append(level)
+            return Draft(**fields, num_drafts=level.max_drafts)
         rule = make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
         return Verify(**fields, rule=rule, below=None, bonus=level.bonus).over(below)
 
     below = build_chain(levels, "levels")
     fields = fields_of(None, "target")
-    _validate_ahead(below, verifier)
     _validate_only_level(below)
     is_strict = getattr(verifier, "lenience", None) == DEFAULT_LENIENCE
     if is_strict and below is not None:
@@ -73,30 +73,10 @@ def build_nodes(
             StrictLenienceWarning,
             stacklevel=2,
         )
-    if isinstance(below, Draft) and below.ahead:
-        bonus = False  # the level that drafts ahead does not know this token
-    return Verify(**fields, budget=1, rule=verifier, below=None, bonus=bonus).over(below)
-
-
-def _validate_ahead(below: Node | None, verifier: Verifier) -> None:
-    for node in walk(below):
-        if not isinstance(node, Draft) or not node.ahead:
-            continue
-        if node is not below:
-            raise HierspecError(
-                f"level {node.name!r} drafts ahead of the target, so it must be the only level: "
-                "remove the others, or ahead"
-            )
-        if verifier.name not in ("tokenwise", "block"):
-            raise HierspecError(
-                f"a draft made ahead is verified by 'tokenwise' or 'block', not {verifier.name!r}: "
-                "change verify, or remove ahead"
-            )
-        if not node.window.fixed_length or node.num_drafts > 1:
-            raise HierspecError(
-                f"level {node.name!r} drafts ahead, so it makes one draft of fixed length: remove "
-                "its window and num_drafts, or ahead"
-            )
+    root = Verify(**fields, budget=1, rule=verifier, below=None, bonus=bonus).over(below)
+    for leaf in leaves:
+        root = leaf.complete(root)
+    return root
 
 
 def _validate_only_level(below: Node | None) -> None:

@@ -28,7 +28,7 @@ class Draft(Generic[DrafterModel]):
         temperature: of its distributions; ``None`` for the request's.
         num_drafts: how many alternative drafts it makes from the same position.
         distinct: whether their first tokens are drawn without replacement.
-        ahead: whether it drafts on while the target verifies (:mod:`hierspec.engine.ahead`).
+        drafter: makes what runs it in the engine, of the leaf; ``None``: its model decides.
     """
 
     index: int
@@ -39,7 +39,7 @@ class Draft(Generic[DrafterModel]):
     temperature: float | None = None
     num_drafts: int = 1
     distinct: bool = False
-    ahead: bool = False
+    drafter: Callable[[Draft], Any] | None = None
 
     def for_rule(self, rule: Verifier) -> Draft[DrafterModel]:
         """Return this leaf with its drafts drawn as ``rule`` needs them."""
@@ -163,7 +163,6 @@ def describe(node: Node | None, indent: str = "  ") -> str:
         details.append(f"temperature {node.temperature:g}")
     if isinstance(node, Draft):
         details += [f"{node.num_drafts} drafts side by side"] if node.num_drafts > 1 else []
-        details += ["while the target verifies"] if node.ahead else []
         return f"{indent}{node.name}: {', '.join(details)}"
     if node.below is not None:
         details.append(f"verifies by {node.rule.name}" + ("" if node.bonus else ", no bonus"))

@@ -7,6 +7,7 @@ import math
 import operator
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Protocol, runtime_checkable
 
@@ -17,7 +18,7 @@ from hierspec.core.proposals import Proposal
 from hierspec.core.rng import Rng
 from hierspec.core.windows import State
 from hierspec.errors import HierspecError
-from hierspec.lm.base import CacheUser
+from hierspec.lm.base import CacheUser, LanguageModel
 from hierspec.sampling.scores import ScoreRows
 from hierspec.utils import plugins
 from hierspec.utils.schema import short_repr
@@ -66,6 +67,26 @@ class Drafter(Protocol):
 
         What a call gets depends on its own sequence alone, whatever shares the batch: tokens,
         distributions, and the uniforms spent.
+        """
+        ...
+
+
+@runtime_checkable
+class DraftsOn(Protocol):
+    """A drafter that drafts on while the target checks what it drafted (:attr:`Draft.drafter`)."""
+
+    def drafting_on(
+        self,
+        calls: Sequence[DraftCall],
+        target: LanguageModel,
+        report: Callable[[int, int, float], None],
+    ) -> AbstractContextManager[None]:
+        """Return the context in which the target checks drafts.
+
+        Args:
+            calls: one for each draft with room behind it, whose tokens are pending: for the next
+                draft if all of them are accepted.
+            report: takes forwards of the drafter: node index, number, and seconds.
         """
         ...
 

@@ -113,7 +113,7 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         leaf = used[0] if isinstance(used[0], Draft) else used[0].as_leaf()
         takes_several = (verifying or [root])[0].rule.multi_draft
         num_drafts = leaf.num_drafts if takes_several else 1
-        below = dataclasses.replace(leaf, num_drafts=num_drafts, ahead=False)
+        below = dataclasses.replace(leaf, num_drafts=num_drafts, drafter=None)
     for node in verifying:
         below = node.over(below)
     return root.over(below)

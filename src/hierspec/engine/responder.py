@@ -15,8 +15,9 @@ from hierspec.core.distributions import Distributions, draw_each, on_host
 from hierspec.core.nodes import Draft, walk
 from hierspec.core.proposals import Proposal, States, Verdict
 from hierspec.core.requests import Check, Draw, Propose, Row
-from hierspec.drafters.base import DraftCall
+from hierspec.drafters.base import DraftCall, Drafter, DraftsOn
 from hierspec.lm.base import (
+    ModelDraft,
     ModelLevelNode,
     ModelVerify,
     Query,
@@ -36,13 +37,6 @@ from hierspec.verifiers.acceptance import drawn_row
 from hierspec.verifiers.multi_draft import verify_drafts
 from hierspec.verifiers.verify import start_batch
 
-from .ahead import (
-    AheadCall,
-    BackgroundDrafting,
-    ahead_call,
-    can_draft_in_thread,
-    take_ahead_draft,
-)
 from .alternatives import AlternativeRows
 from .observers import Checks, Observers
 from .sequences import Task
@@ -60,7 +54,6 @@ class Responder:
     def __init__(self, root: ModelVerify, vocab_size: int, observers: Observers) -> None:
         self._root, self._vocab_size, self._observers = root.index, vocab_size, observers
         self._graphs = root.model.graphs  # they outlive a generation
-        self._background = BackgroundDrafting()
         self.checks: Checks | None = None
 
     def answer(self, tasks: list[Task]) -> list[Any]:
@@ -82,28 +75,29 @@ class Responder:
         group = tasks[0].group
         assert group.drafter is not None
         calls: list[DraftCall] = []
-        made_ahead: list[Proposal | None] = []
         states: list[States] = []
         for task in tasks:
-            request, sequence = task.request, task.sequence
+            request = task.request
             assert isinstance(request, Propose)
             node = request.node
             assert isinstance(node, Draft)
-            job = self._job(node, task, request.pending, 1)
-            limit, state = min(node.budget, request.limit), request.states[node.index]
+            limit = min(node.budget, request.limit)
+            calls.append(self._draft_call(node, task, request.pending, limit, request.states))
             states.append(request.states)
-            ahead = take_ahead_draft(sequence, job.context, limit) if node.ahead else None
-            made_ahead.append(ahead)
-            if ahead is None:
-                limit = 1 if node.ahead else limit
-                calls.append(DraftCall(job, limit, node.budget, state, sequence.rng, sequence.slot))
-        drafts: list[Proposal] = []
-        if calls:
-            drafts, forwards, seconds = group.drafter.draft(calls)
-            self._observers.notify("on_forward", group.index, forwards, seconds)
-        new = iter(drafts)
-        proposals = [next(new) if ahead is None else ahead for ahead in made_ahead]
-        return [(draft or Proposal(), own) for draft, own in zip(proposals, states, strict=True)]
+        drafts, forwards, seconds = group.drafter.draft(calls)
+        self._observers.notify("on_forward", group.index, forwards, seconds)
+        return [(draft or Proposal(), own) for draft, own in zip(drafts, states, strict=True)]
+
+    def _draft_call(
+        self,
+        node: ModelDraft,
+        task: Task,
+        pending: tuple[int, ...],
+        limit: int,
+        states: States,
+    ) -> DraftCall:
+        job, sequence = self._job(node, task, pending, 1), task.sequence
+        return DraftCall(job, limit, node.budget, states[node.index], sequence.rng, sequence.slot)
 
     def _check(self, node: ModelVerify, tasks: list[Task]) -> list[Verdict]:
         """Check all drafts in one call → verdicts, with signals and log-probabilities."""
@@ -130,7 +124,7 @@ class Responder:
             jobs.append(job)
             queries.append(query)
         reads, rows = Reads(), None if asks_for_all else _rows_of(jobs, queries)
-        with self._drafting_ahead(node, tasks, drafts):
+        with self._drafting_on(node, tasks, drafts):
             scores, p = self._score(node, jobs, queries, rows, reads)
         # Tensor.split is Python code, and takes longer than all greedy decisions together.
         sizes = [job.num_rows for job in jobs]
@@ -155,28 +149,27 @@ class Responder:
         checks = Checks(node, tasks, drafts, p, verdicts, time.perf_counter() - began)
         return self._complete_verdicts(checks, scored)
 
-    def _drafting_ahead(
+    def _drafting_on(
         self, node: ModelVerify, tasks: list[Task], drafts: Sequence[Proposal]
     ) -> AbstractContextManager[None]:
-        leaf = node.below
-        if not (isinstance(leaf, Draft) and leaf.ahead) or node.index != self._root:
-            return _NOTHING
-        node_infos = tasks[0].node_infos
-        calls: list[AheadCall] = []
+        """Let a drafter that can do so draft on while the target checks what it drafted."""
+        calls: list[DraftCall] = []
+        drafter: Drafter | None = None
         for task, draft in zip(tasks, drafts, strict=True):
-            room = node_infos[node.index].room(len(task.sequence.tokens) + len(draft))
+            sequence, leaf = task.sequence, task.sequence.root.below
+            if node.index != self._root or not isinstance(leaf, Draft) or leaf.drafter is None:
+                continue
+            group = task.node_infos[leaf.index].group
+            drafter = group.drafter if group is not None else None
             # The next round's verification adds a token of its own.
-            usable = task.sequence.num_remaining_tokens - len(draft) - 1
-            limit = min(leaf.budget, usable, room) if draft.tokens else 0
-            if limit > 0:
-                job = self._job(leaf, task, draft.tokens, 1)
-                calls.append(ahead_call(leaf, task.sequence, draft.tokens, job, limit))
-        group = node_infos[leaf.index].group
-        if not calls or group is None or group.drafter is None:
+            usable = sequence.num_remaining_tokens - len(draft) - 1
+            room = task.node_infos[node.index].room(len(sequence.tokens) + len(draft))
+            limit = min(leaf.budget, usable, room)
+            if draft.tokens and limit > 0:
+                calls.append(self._draft_call(leaf, task, draft.tokens, limit, sequence.states))
+        if not calls or not isinstance(drafter, DraftsOn):
             return _NOTHING
-        in_thread = can_draft_in_thread(node, leaf, calls)
-        report = partial(self._observers.notify, "on_forward", leaf.index)
-        return self._background.drafting(group.drafter, calls, in_thread, report)
+        return drafter.drafting_on(calls, node.model, partial(self._observers.notify, "on_forward"))
 
     def _check_alternatives(self, node: ModelVerify, tasks: list[Task]) -> list[Verdict]:
         alternatives, drafts = AlternativeRows(), list[tuple[Proposal, ...]]()

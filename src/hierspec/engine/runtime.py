@@ -161,7 +161,7 @@ class Runtime:
             return None
         key: Hashable = (node.index, node.name, id(node.model), node.window, node.temperature)
         if isinstance(node, Draft):
-            key = (*key, node.num_drafts, node.distinct)
+            key = (*key, node.num_drafts, node.distinct, node.drafter)
         else:
             key = (*key, node.rule, node.bonus)
         if key not in self._groups:
@@ -171,8 +171,8 @@ class Runtime:
 
 
 def _drafter_of(node: ModelDraft) -> Drafter:
-    """Return the drafter that runs a leaf: one that its model makes, or that of any model."""
-    if (make := getattr(node.model, "make_drafter", None)) is not None:
+    """Return the drafter that runs a leaf: its own, one that its model makes, or any model's."""
+    if (make := node.drafter or getattr(node.model, "make_drafter", None)) is not None:
         return make(node)
     leaf = cast("Draft[LanguageModel]", node)  # a look-up makes its own
     return MultiDrafter(leaf) if node.num_drafts > 1 else ModelDrafter(leaf)

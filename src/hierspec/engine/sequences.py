@@ -25,22 +25,6 @@ from .pace import Pace
 from .results import LevelStats
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class AheadDraft:
-    """A draft for the next round, made while the last draft was verified (:mod:`.ahead`).
-
-    It continues the text as it would be if that draft were accepted whole.
-
-    Attributes:
-        length: of that text.
-        tail: its last tokens: the draft that was being verified.
-    """
-
-    length: int
-    tail: tuple[int, ...]
-    proposal: Proposal
-
-
 @dataclass(frozen=True, slots=True)
 class Snapshot:
     """The state of a sequence that a round's calls change, so that they can be repeated.
@@ -51,7 +35,6 @@ class Snapshot:
 
     num_taken: int
     num_learnt: int
-    ahead: AheadDraft | None
     states: States
     target_calls: int
 
@@ -95,7 +78,6 @@ class LiveSequence:
     level_stats: dict[int, LevelStats] = field(default_factory=dict[int, LevelStats])
     slots: Slots = field(default_factory=dict[tuple[int, int], tuple[CacheOwner, Any]])
     session_cache: SessionCache | None = None
-    ahead: AheadDraft | None = None
 
     def __post_init__(self) -> None:
         self.prompt_length = self.prompt_length or len(self.tokens)
@@ -148,17 +130,14 @@ class LiveSequence:
 
     def snapshot(self) -> Snapshot:
         """Return what :meth:`restore` needs to repeat what happens from now on."""
-        return Snapshot(
-            self.rng.num_taken, self.num_learnt, self.ahead, self.states, self.target_calls
-        )
+        return Snapshot(self.rng.num_taken, self.num_learnt, self.states, self.target_calls)
 
     def restore(self, snapshot: Snapshot) -> None:
         """Go back to a snapshot of the same round, after a call that failed."""
         if self.num_learnt != snapshot.num_learnt:
             raise RuntimeError("a round failed after drafters had learnt from it")
         self.rng.rewind(snapshot.num_taken)
-        self.ahead, self.states = snapshot.ahead, snapshot.states
-        self.target_calls = snapshot.target_calls
+        self.states, self.target_calls = snapshot.states, snapshot.target_calls
         if self.history is not None:  # it may have been counting
             self.history = History(self.prompt_length)
 

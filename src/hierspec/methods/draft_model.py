@@ -1,4 +1,4 @@
-"""A separate model of the target's vocabulary; with ``ahead`` it drafts on meanwhile [PEARL]."""
+"""A separate model of the target's vocabulary."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.config.vocabulary import validate_same_vocabulary, validate_sizes
 from hierspec.errors import HierspecWarning
-from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass
+from hierspec.utils.schema import NonEmptyString, checked_dataclass
 from hierspec.zoo import trained
 
 if TYPE_CHECKING:
@@ -31,25 +31,17 @@ class DraftModelConfig(LevelConfig):
         model: its name, or a loaded model.
         backend: as the target's. With ``auto`` a Llama-shaped model of up to 256 MB runs calls of
             few rows in compiled kernels on CPUs (float32 and bfloat16; its weights are then stored
-            twice); ``lean`` runs without them, and so does a level with ``ahead``.
-        ahead: it drafts on while the target verifies, and the target adds no bonus tokens; for the
-            only level of a hierarchy [PEARL].
+            twice); ``lean`` runs without them.
     """
 
     capabilities = Capabilities(
         predicts=True, reads_tokenizer=True, planned=True, acceptance=(0.65, 0.71), trees=True
     )
-    only_first = {"ahead": (False, "only the first level drafts ahead; remove it")}  # noqa: RUF012
 
     method: Literal["draft_model"] = "draft_model"
     model: AnyModel
     dtype: NonEmptyString | None = None
     backend: NonEmptyString = "auto"
-    ahead: Boolean = False
-
-    @property
-    def drafts_ahead(self) -> bool:
-        return self.ahead
 
     def make(self, target: TargetInfo) -> Any:
         from hierspec.lm.encoder_decoder import EncoderDecoder, validate_decoder_only

@@ -77,13 +77,13 @@ class OneOf:
 
     Attributes:
         key: whose value says which class it is.
-        find: that value → the class; ``None`` if there is none.
+        find: that value, the keys that there are → the class; ``None`` if there is none.
         names: lists the values that there are.
         more: how there may be more of them, for the message about another value.
     """
 
     key: str
-    find: Callable[[str], type | None]
+    find: Callable[[str, Iterable[str]], type | None]
     names: Callable[[], Iterable[str]]
     more: str = ""
 
@@ -93,7 +93,8 @@ class OneOf:
     def _validate(self, value: Any) -> Any:
         read = value.get if isinstance(value, Mapping) else functools.partial(getattr, value)
         name = read(self.key, None)
-        shape = self.find(name) if isinstance(name, str) else None
+        keys = value if isinstance(value, Mapping) else ()
+        shape = self.find(name, keys) if isinstance(name, str) else None
         if shape is not None:
             return _adapter(shape).validate_python(value)
         if not isinstance(value, Mapping):

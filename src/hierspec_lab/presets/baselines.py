@@ -23,6 +23,7 @@ from hierspec.presets.systems import (
 from hierspec.zoo.registry import MID_ACCEPTANCE
 from hierspec_lab.acceptance.window import AcceptanceWindow
 from hierspec_lab.methods.adaptive_exit import AdaptiveExitConfig
+from hierspec_lab.methods.draft_ahead import DraftAheadConfig
 from hierspec_lab.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
 from hierspec_lab.methods.lookahead import LookaheadConfig
 from hierspec_lab.methods.retrieval import RetrievalConfig
@@ -97,7 +98,8 @@ def pearl(models: PresetModels) -> HierarchyConfig:
     They set the draft length to the ratio of the two speeds; here it is 4. The first token of a
     draft is written before the target's call; the paper begins both at once.
     """
-    return models.with_levels(draft_level(models.drafts[-1], 4, ahead=True))
+    ahead = DraftAheadConfig(model=models.drafts[-1], num_speculative_tokens=4, ahead=True)
+    return models.with_levels(ahead)
 
 
 @register_preset(

@@ -84,7 +84,9 @@ Event: TypeAlias = DraftEvent | CheckEvent | RowEvent
 TraceEvent: TypeAlias = Event | Mapping[str, Any]  # as read from a file, or as a tracer has it
 _AGAIN = "write it again with: hierspec generate --trace FILE"
 _KINDS = {"draft": DraftEvent, "check": CheckEvent, "row": RowEvent}
-_ANY = cast(type[Any], Annotated[Any, schema.OneOf("kind", _KINDS.get, _KINDS.keys)])
+_ANY = cast(
+    type[Any], Annotated[Any, schema.OneOf("kind", lambda kind, _: _KINDS.get(kind), _KINDS.keys)]
+)
 
 
 def read(path: str | Path) -> list[dict[str, Any]]:

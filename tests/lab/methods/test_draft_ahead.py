@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import itertools
 import math
+import subprocess
+import sys
 import time
 
 import pytest
@@ -13,8 +15,8 @@ from tabular_cases import V, models
 
 from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
-from hierspec.engine import ahead, responder
-from hierspec.engine.ahead import BackgroundDrafting, ReservedUniforms
+from hierspec.drafters.model import ModelDrafter
+from hierspec.engine import responder
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
@@ -23,6 +25,8 @@ from hierspec.exact.cases import JumpingController
 from hierspec.exact.certificate import certify_tree
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.registry import get
+from hierspec_lab.methods.draft_ahead import drafter
+from hierspec_lab.methods.draft_ahead.drafter import AheadDrafter, AheadDrafts, ReservedUniforms
 
 TIGHT = 1e-9
 PROMPT = [1, 0]
@@ -31,7 +35,7 @@ PROMPTS = ["def add(a, b):\n", "class Queue:\n    def __init__(self):\n", "impor
 
 def root(rule, seed=3, budget=2):
     small, target = models("random", 2, seed=seed)
-    leaf = Draft(0, "draft", small, budget, ahead=True)
+    leaf = Draft(0, "draft", small, budget, drafter=AheadDrafter)
     return Verify(1, "target", target, 1, get(rule), leaf, bonus=False)
 
 
@@ -39,19 +43,19 @@ def root(rule, seed=3, budget=2):
 def in_turn(monkeypatch):
     """One thread, so that the enumeration sees what the drafter compares; counts drafts kept."""
     used = []
-    real = ahead.take_ahead_draft
+    real = AheadDrafts.take
 
     def start(self, work):
         made = work()
         return lambda: made
 
-    def take_ahead_draft(*args):
+    def take(*args):
         found = real(*args)
         used.append(found is not None)
         return found
 
-    monkeypatch.setattr(BackgroundDrafting, "start", start)
-    monkeypatch.setattr(responder, "take_ahead_draft", take_ahead_draft)
+    monkeypatch.setattr(AheadDrafter, "start", start)
+    monkeypatch.setattr(AheadDrafts, "take", take)
     return used
 
 
@@ -102,7 +106,7 @@ def test_uniforms_that_the_check_spends_too_would_show(in_turn, monkeypatch) -> 
         rng.num_taken -= len(uniforms)
         return ReservedUniforms(rng, uniforms)
 
-    monkeypatch.setattr(ahead, "ReservedUniforms", shared)
+    monkeypatch.setattr(drafter, "ReservedUniforms", shared)
     assert distance(root("tokenwise")) > 1e-3
 
 
@@ -126,7 +130,7 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
     options = {"max_new_tokens": 16, "temperature": 1.0, "seed": 3, "repetition_penalty": 1.1}
     model = hierarchy(ahead=True)
     usual = [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)]
-    real = BackgroundDrafting.start
+    real = AheadDrafter.start
 
     def start(self, work):
         def slow():
@@ -139,7 +143,7 @@ def test_a_sample_does_not_depend_on_who_ends_first(late, monkeypatch) -> None:
         time.sleep(0.02 if late == "target" else 0.0)
         return own(self, *args, **options)
 
-    monkeypatch.setattr(BackgroundDrafting, "start", start)
+    monkeypatch.setattr(AheadDrafter, "start", start)
     monkeypatch.setattr(responder.Responder, "_score", score)
     assert [one.token_ids for one in model.generate_batch(PROMPTS[:2], **options)] == usual
     assert model.generate(PROMPTS[0], **options).token_ids == usual[0]
@@ -149,7 +153,7 @@ def test_a_level_of_the_targets_own_model_goes_first_in_one_thread(monkeypatch) 
     def start(self, work):
         raise AssertionError("both would write to one cache")
 
-    monkeypatch.setattr(BackgroundDrafting, "start", start)
+    monkeypatch.setattr(AheadDrafter, "start", start)
     one = hierarchy(ahead=True, model="zoo:trunk", dtype="float32")
     plain = hierarchy(ahead=False)
     options = {"max_new_tokens": 12}
@@ -157,29 +161,23 @@ def test_a_level_of_the_targets_own_model_goes_first_in_one_thread(monkeypatch) 
     assert ids == plain.generate(PROMPTS[0], **options).token_ids
 
 
-def test_what_fails_while_drafting_is_told() -> None:
-    class Broken:
-        def draft(self, calls):
-            raise HierspecError("no draft today")
+def test_what_fails_while_drafting_is_told(monkeypatch) -> None:
+    def broken(self, calls):
+        raise HierspecError("no draft today")
 
-    drafting = BackgroundDrafting().drafting
+    leaf, (target, _) = root("block").below, models("random", 2, seed=3)
     reports = []
-    report = lambda *report: reports.append(report)  # noqa: E731
-    with (
-        pytest.raises(HierspecError, match="no draft today"),
-        drafting(Broken(), [], True, report),
-    ):
-        pass
-    with pytest.raises(KeyError), drafting(Idle(), [], True, report):
+    monkeypatch.setattr(AheadDrafter, "_can_use_thread", lambda *args: True)
+
+    def drafting():
+        return AheadDrafter(leaf).drafting_on([], target, lambda *report: reports.append(report))
+
+    with pytest.raises(KeyError), drafting():
         raise KeyError
+    monkeypatch.setattr(ModelDrafter, "draft", broken)
+    with pytest.raises(HierspecError, match="no draft today"), drafting():
+        pass
     assert not reports
-
-
-class Idle:
-    def draft(self, calls):
-        from hierspec.drafters.base import Drafts
-
-        return Drafts([], 0, 0.0)
 
 
 LOOK_UP = {"method": "prompt_lookup", "num_speculative_tokens": 2}
@@ -199,3 +197,20 @@ DRAFT = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens"
 def test_mistakes_are_one_line(levels, verify, message) -> None:
     with pytest.raises(HierspecError, match=message):
         Hierarchy.from_config({"target": "zoo:trunk", "levels": levels, "verify": verify})
+
+
+def test_only_the_key_needs_the_package() -> None:
+    """A process without it reads every other level, and names it for this one."""
+    code = """
+import sys
+sys.modules["hierspec_lab"] = None  # as if it were not installed
+from hierspec import Hierarchy, HierspecError
+level = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2}
+Hierarchy.from_config({"target": "zoo:trunk", "levels": [level]})
+try:
+    Hierarchy.from_config({"target": "zoo:trunk", "levels": [{**level, "ahead": True}]})
+except HierspecError as error:
+    print(error)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert "'draft_model.ahead' is in hierspec_lab, which is not installed" in done.stdout
