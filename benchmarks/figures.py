@@ -58,7 +58,7 @@ def interval(found: dict[str, Any]) -> str:
 CHATS = {0: "smollm2-greedy", 1: "smollm2-sampled"}  # on the released model, by temperature
 HONEST = {0: "smollm2-16bit-greedy", 1: "smollm2-16bit-sampled"}  # no copy is the target itself
 PEERS = {0: "smollm2-16bit-peers-greedy", 1: "smollm2-16bit-peers-sampled"}  # with transformers
-OWN_BITS = "smollm2-own-bits-greedy"  # the 4-bit file as it is
+OWN_BITS = {0: "smollm2-own-bits-greedy", 1: "smollm2-own-bits-sampled"}  # the 4-bit file as it is
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
 DRAFTERS = tuple(
@@ -116,14 +116,19 @@ def chats(name: str) -> str:
     return " | ".join(row(file, temperature, name) for temperature, file in CHATS.items())
 
 
+def rows(files: dict[int, str], name: str, *temperatures: int) -> str:
+    """A way's row of a bench with a file for each temperature."""
+    return " | ".join(row(files[t], t, name) for t in temperatures)
+
+
 def honest(name: str, *temperatures: int) -> str:
     """A way's row of the 16-bit target."""
-    return " | ".join(row(HONEST[t], t, name) for t in temperatures)
+    return rows(HONEST, name, *temperatures)
 
 
 def peers(name: str, *temperatures: int) -> str:
     """A way's row of the 16-bit target in the earlier bench with transformers."""
-    return " | ".join(row(PEERS[t], t, name) for t in temperatures)
+    return rows(PEERS, name, *temperatures)
 
 
 def over(temperature: int, *others: str, name: str = "planned") -> str:
@@ -238,7 +243,7 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
         for one in some.measured
         if one.prediction is not None
         and (
-            file in (*CHATS.values(), *HONEST.values(), *PEERS.values(), OWN_BITS)
+            file in (*CHATS.values(), *HONEST.values(), *PEERS.values(), *OWN_BITS.values())
             or one.name in ("branch", "speculative", "hierarchy", "planned")
         )
     ]

@@ -165,7 +165,7 @@ def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
 RELEASED = (
     *figures.HONEST.values(),
     *figures.PEERS.values(),
-    figures.OWN_BITS,
+    *figures.OWN_BITS.values(),
     *figures.CHATS.values(),
 )
 
