@@ -5,7 +5,7 @@ grammars and processors read tokens on the host). A window that reads the tokens
 a few at once, and the uniforms of those beyond a stop are discarded. A leaf that could draft so
 discards them in the host loop as well, since which loop runs depends on other sequences.
 
-On a CPU the kernels draft like that, for requests that draw by a temperature alone, where no window
+On a CPU the kernels draft like that, for requests whose scores are not edited, where no window
 reads the tokens. Which requests do depends on nothing beside them, since torch rounds otherwise.
 """
 
@@ -122,7 +122,7 @@ class ModelDrafter:
     def _kernels_sampler(self, draft: GrowingDraft) -> Sampler | None:
         """Return the sampler with which the kernels make a draft; ``None`` where they cannot."""
         sampler = None if self.kernels_model is None else shared_sampler([draft.call.job])
-        return None if sampler is None or not sampler.is_plain else sampler
+        return None if sampler is None or sampler.races else sampler
 
     def _grow_together(self, drafts: Sequence[GrowingDraft]) -> None:
         sampler = None

@@ -212,8 +212,7 @@ class DraftingBackend(Backend, Protocol):
         Args:
             spans: without branches, in caches with room for the drafts.
             outputs: of each span, where its rows and those of the drafted tokens are written.
-            samplers: of each span, of one vocabulary, that are
-                :attr:`~hierspec.sampling.sampler.Sampler.is_plain`.
+            samplers: of each span, of one vocabulary; none races.
             uniforms: for each span as many as its count; none where greedy.
 
         Raises:

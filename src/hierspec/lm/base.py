@@ -333,7 +333,7 @@ class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
     It does so where it has :attr:`LanguageModel.graphs`, for requests with equal samplers; and
-    where it :func:`drafts_in_one_call`, for those whose sampler is plain, without a signal.
+    where it :func:`drafts_in_one_call`, for those whose sampler does not race, without a signal.
     """
 
     def draft(

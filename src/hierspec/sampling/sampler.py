@@ -88,12 +88,6 @@ class Sampler:
     def greedy(self) -> bool:
         return self.temperature == 0.0
 
-    @property
-    def is_plain(self) -> bool:
-        """Whether it takes the best token, or draws one by the temperature alone."""
-        filtered = self.top_k is not None or self.top_p not in (None, 1.0) or self.min_p
-        return self.greedy or not (filtered or self.races)
-
     def distributions(
         self, scores: torch.Tensor, reads: Reads | None = None
     ) -> OneHotDistributions | DenseDistributions:

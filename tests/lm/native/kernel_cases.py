@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
+from dataclasses import replace
 
+import numpy as np
 import torch
 from unpacking import dense
 
@@ -16,6 +19,7 @@ from hierspec.lm.native.library import Library
 from hierspec.lm.native.matrices import PackedMatrix, pack_codes
 from hierspec.lm.native.model import CACHE_DTYPES, Drafting, LayerWeights, NativeModel
 from hierspec.lm.trees import Branches
+from hierspec.sampling.sampler import Sampler
 
 ROUNDED = tuple(name for name, form in FORMATS.items() if not (form.units or form.table))
 
@@ -95,6 +99,27 @@ def check_products(kernels: Library, name: str, num_out: int, width: int, seed: 
         raise WrongError(f"{name} {num_out} x {width}: other weights")
 
 
+def law_of(scores: torch.Tensor, sampler: Sampler) -> torch.Tensor:
+    """Probabilities [V] of a row, float64, by sorting it: temperature, top-k, top-p, min-p."""
+    x = scores.double().numpy()
+    weights = np.exp((x - x.max()) / sampler.temperature)
+    if sampler.top_k is not None and sampler.top_k < len(x):
+        weights[x < np.sort(x)[-sampler.top_k]] = 0.0
+    if sampler.top_p is not None and sampler.top_p < 1.0:
+        order = np.argsort(weights, kind="stable")[::-1]  # the best first, of equals the last
+        before = weights[order].cumsum() - weights[order]
+        weights[order[before >= sampler.top_p * weights.sum()]] = 0.0
+    weights[weights < (sampler.min_p or 0.0)] = 0.0
+    return torch.from_numpy(weights / weights.sum())
+
+
+def laws_of(scores: torch.Tensor, sampler: Sampler) -> Iterator[torch.Tensor]:
+    """The same, and with limits that differ as float32 numbers do: a mass may come that near."""
+    for factor in (1.0, 1 - 1e-6, 1 + 1e-6):
+        top_p, min_p = ((x or 0.0) * factor or None for x in (sampler.top_p, sampler.min_p))
+        yield law_of(scores, replace(sampler, top_p=top_p, min_p=min_p))
+
+
 class Case:
     """A random model, some sequences with tokens stored, and rows of each to compute.
 
@@ -136,7 +161,7 @@ class Case:
             "down": (hidden, inner),
         }  # fmt: skip
 
-        sizes |= dict.fromkeys(("embedding", "output"), (choose.choice((3, 16, 70)), hidden))
+        sizes |= dict.fromkeys(("embedding", "output"), (choose.choice((3, 16, 70, 700)), hidden))
 
         def matrix(name: str) -> PackedMatrix:
             out, width = sizes[name]
@@ -266,9 +291,18 @@ class Case:
                 drafting=drafting,
             )
 
-        temperatures = [choose.choice((0.0, 0.3, 1.0, 2.5)) for _ in counts]
+        samplers = [
+            Sampler(
+                num_choices,
+                choose.choice((0.0, 0.3, 1.0, 2.5)),
+                choose.choice((None, None, 1, 4, 40)),
+                choose.choice((None, None, 0.3, 0.95)),
+                choose.choice((None, None, 0.05, 1.0)),
+            )
+            for _ in counts
+        ]
         uniforms = [[choose.random() for _ in range(count)] for count in counts]
-        drafting, at, calls = Drafting(counts, num_choices, names, temperatures, uniforms), 0, 1
+        drafting, at, calls = Drafting(counts, num_choices, names, samplers, uniforms), 0, 1
         run(spans, hidden, self.ids, drafting)
         for i, (span, states, found) in enumerate(zip(spans, hidden, drafting.tokens, strict=True)):
             own = span._replace(cache=torch.full_like(span.cache, torch.nan))
@@ -280,10 +314,10 @@ class Case:
                 scores = run([own], [h], ids, None)
                 calls += 1
                 rows.append(h)
-                if temperatures[i]:
-                    best = self._drawn(drafting, i, len(expected), scores[0, :num_choices])
-                else:
+                if samplers[i].greedy:
                     best = int(scores[0, :num_choices].numpy().argmax())
+                else:
+                    best = self._drawn(drafting, i, len(expected), scores[0, :num_choices])
                 expected.append(best if names is None else int(names[best]))
                 ids, own = expected[-1:], own._replace(start=own.start + own.n, n=1)
             if list(found) != expected:
@@ -298,10 +332,9 @@ class Case:
         rows = drafting.probs[draft]
         assert rows is not None
         probs = rows[step : step + 1]
-        expected = (scores.double() / drafting.temperatures[draft]).softmax(0)
-        if not torch.allclose(probs[0].double(), expected, rtol=1e-5, atol=1e-37):
-            worst = float((probs[0] / expected - 1).abs().max())
-            raise WrongError(f"{self}: probabilities {worst:.1e} beside float64's")
+        laws = laws_of(scores, drafting.samplers[draft])
+        if not any(torch.allclose(probs[0].double(), law, rtol=1e-5, atol=1e-37) for law in laws):
+            raise WrongError(f"{self}: other probabilities than {drafting.samplers[draft]} makes")
         (output,) = draw(probs, [drafting.uniforms[draft][step]])
         return output
 

@@ -32,6 +32,7 @@ pytestmark = pytest.mark.skipif(library.load() is None, reason="no C compiler he
 
 GREEDY = Sampler(vocab_size=90, temperature=0.0)  # of a target whose vocabulary is smaller
 DRAWN = replace(GREEDY, temperature=1.3)
+TRUNCATED = replace(DRAWN, top_k=20, top_p=0.9, min_p=0.01)
 ROUNDED = 1e-5  # relative: e^x of an x down to −87 that is rounded to float32
 FORMS = {"whole": None, "exit": 1, "8 bits": 8, "5 bits": 5, "4 bits": 4}
 
@@ -87,7 +88,12 @@ def assert_same(one, other):
 @pytest.mark.parametrize("form", FORMS)
 @pytest.mark.parametrize(
     ("dtype", "sampler"),
-    [(torch.float32, GREEDY), (torch.bfloat16, GREEDY), (torch.bfloat16, DRAWN)],
+    [
+        (torch.float32, GREEDY),
+        (torch.bfloat16, GREEDY),
+        (torch.bfloat16, DRAWN),
+        (torch.bfloat16, TRUNCATED),
+    ],
     ids=str,
 )
 def test_drafts_are_those_of_single_steps(path, dtype, form, sampler):
@@ -223,10 +229,12 @@ def test_greedy_and_drawn_requests_draft_in_one_call(path, calls, drafter):
     found = built(level_of_window).generate_batch(prompts, **request)
     assert [r.token_ids for r in found] == expected
     drawn = {**request, "temperature": 1.0, "seed": 3}
-    built(level).generate_batch(prompts, **drawn, top_k=7)
+    built(level).generate_batch(prompts, **drawn, repetition_penalty=1.1)
     assert len(calls) == num_calls
-    built(level).generate_batch(prompts, **drawn, top_p=1.0)
-    assert len(calls) > num_calls
+    for options in ({"top_k": 7}, {"top_p": 0.9, "min_p": 0.01}):
+        built(level).generate_batch(prompts, **drawn, **options)
+        assert len(calls) > num_calls
+        num_calls = len(calls)
 
 
 def test_how_a_request_drafts_depends_on_nothing_beside_it(path, calls):
@@ -240,6 +248,9 @@ def test_how_a_request_drafts_depends_on_nothing_beside_it(path, calls):
         {"temperature": 1.0, "repetition_penalty": 1.2},
         {"temperature": 0.7},
         {"temperature": 1.0, "top_k": 9},
+        {"temperature": 0.7, "top_p": 0.95},
+        {"temperature": 1.0, "top_k": 9, "frequency_penalty": 0.3},
+        {"temperature": 1.2, "top_k": 30, "top_p": 0.8, "min_p": 0.02},
     ]
 
     def answers(numbers):
@@ -267,7 +278,7 @@ def test_how_a_request_drafts_depends_on_nothing_beside_it(path, calls):
         calls.clear()
         alone += answers([i])
         one_call.append(bool(calls))
-    assert one_call == [True, True, False, True, False]
+    assert one_call == [True, True, False, True, True, True, False, True]
     assert answers(range(len(params))) == alone
 
 

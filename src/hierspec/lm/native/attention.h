@@ -42,6 +42,9 @@ typedef struct {
     int64_t num_drafted;  /* tokens to draft after its last row; 0 in all spans of a call, or in none */
     int64_t *draft;       /* [num_drafted] where they go */
     float temperature;    /* that they are drawn at; 0: the best are picked */
+    float min_p;          /* of the best token's probability, that others need; 0: any will do */
+    int64_t top_k;        /* they are among so many best; 0: among all */
+    double top_p;         /* and among the fewest best with this mass; 1: with all */
     const double *uniforms; /* [num_drafted] what they are drawn by */
     float *probs;           /* [num_drafted, num_choices] where what they are drawn from goes */
 } Span;

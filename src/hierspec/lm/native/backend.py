@@ -184,8 +184,7 @@ class NativeBackend(LeanBackend):
         """See :meth:`hierspec.lm.backend.DraftingBackend.draft`: all is one call of the kernels."""
         names, width = self._scored, min(samplers[0].vocab_size, self.vocab_size)
         num_choices = width if names is None else int((names < width).sum())  # they ascend
-        temperatures = [sampler.temperature for sampler in samplers]
-        drafting = Drafting(counts, num_choices, names, temperatures, uniforms)
+        drafting = Drafting(counts, num_choices, names, samplers, uniforms)
         last = zip(outputs, spans, strict=True)
         end = max(span.start + span.n + n for span, n in zip(spans, counts, strict=True))
         self._layers.run(

@@ -124,6 +124,13 @@ typedef struct {
     int64_t output;
 } Choice;
 
+/* Weights that a draw keeps: those above `edge`, and those equal to it of the outputs from `first` on. */
+typedef struct {
+    float edge;
+    int64_t first;
+    double sum;
+} Kept;
+
 enum { DONE = 0, NO_MEMORY = -1, NO_CHOICE = 1, GOES_ON = 2 };
 
 /* A call at work: memory that its threads share. */
@@ -135,6 +142,7 @@ typedef struct {
     float *h, *qkv, *attended, *gate, *up, *tops;
     Choice *best; /* [threads, num_spans] where there are drafts, of each thread's outputs; else null */
     double *sums, *masses; /* [num_spans, slices] where drafts are drawn: before and after division */
+    Kept *kept;            /* [num_spans] of them */
     int state;
 } Work;
 
@@ -350,9 +358,94 @@ static int is_drawn(const Span *span, Choice best) {
     return span->temperature > 0 && best.score > -INFINITY && best.score < INFINITY;
 }
 
+/* Of numbers ≥ 0, in whole vectors: the sum of those that are at least `least`, or how many these are. */
+static double amount_from(const float *x, int64_t n, float least, int by_mass) {
+    double_vec sums[2] = {{0}, {0}};
+    double sum = 0;
+    for (int64_t i = 0; i < n; i += W) {
+        const vec own = *(const vec *)(x + i);
+        const vec some = choose(own >= least, by_mass ? own : all_of(1.0f), all_of(0.0f));
+        half_vec halves[2];
+        memcpy(halves, &some, sizeof some);
+        for (int h = 0; h < 2; h++) sums[h] += __builtin_convertvector(halves[h], double_vec);
+    }
+    for (int lane = 0; lane < W / 2; lane++) sum += sums[0][lane] + sums[1][lane];
+    return sum;
+}
+
+/* The largest number, at least `least` and at most 1, from which on the amount reaches `goal`; `least`
+ * where none does. Numbers ≥ 0 are in the order of their bits. */
+static float edge_of(const float *x, int64_t n, float least, double goal, int by_mass) {
+    const float most = 1.0f;
+    word low, end;
+    memcpy(&low, &least, sizeof low), memcpy(&end, &most, sizeof end);
+    for (end++; end - low > 1;) {
+        const word middle = low + (end - low) / 2;
+        float edge;
+        memcpy(&edge, &middle, sizeof edge);
+        if (amount_from(x, n, edge, by_mass) >= goal)
+            low = middle;
+        else
+            end = middle;
+    }
+    memcpy(&least, &low, sizeof low);
+    return least;
+}
+
+/* What a span keeps of its weights, of which the largest is 1, as sampling/sampler.py does: the `top_k`
+ * best and their ties; of these the fewest best ones with `top_p` of the mass, of ties the last; of
+ * these what is at least `min_p`. `list` [num_choices + W] is for those that may be among them. */
+static Kept kept_of(const Call *call, const Span *span, const double *sums, float *list) {
+    const int64_t n = num_slices(call), k = span->top_k;
+    const int by_rank = k > 0 && k < call->num_choices;
+    int by_mass = span->top_p < 1;
+    double total = 0, goal = 0;
+    for (int64_t s = 0; s < n; s++) total += sums[s];
+    if (!by_rank && !by_mass && !(span->min_p > 0)) return (Kept){0, 0, total};
+    float bound = 0;
+    if (by_rank && k <= n) { /* k slices have a weight that is at least the mean of the kth best */
+        for (int64_t s = 0; s < n; s++) list[s] = (float)(sums[s] / SLICE);
+        for (int64_t s = n; s % W; s++) list[s] = -1;
+        bound = edge_of(list, n, 0, (double)k, 0);
+    } else if (by_mass && !by_rank) /* all below have too little for one of them to be needed */
+        bound = (float)((1 - span->top_p) * total / (double)call->num_choices);
+    if (!(by_rank && by_mass) && span->min_p > bound) bound = span->min_p;
+    int64_t num = 0;
+    for (int64_t s = 0; s < n; s++) {
+        const Part at = slice_at(call, s);
+        for (int64_t o = at.lo; sums[s] >= bound && o < at.hi; o++) {
+            list[num] = span->probs[o];
+            num += list[num] >= bound;
+        }
+    }
+    for (int i = 0; i < W; i++) list[num + i] = -1;
+    Kept kept = {bound, 0, 0};
+    if (by_rank) kept.edge = edge_of(list, num, bound, (double)k, 0);
+    if (by_mass) {
+        goal = span->top_p * (by_rank ? amount_from(list, num, kept.edge, 1) : total);
+        kept.edge = edge_of(list, num, kept.edge, goal, 1);
+    }
+    if (span->min_p > kept.edge) kept.edge = span->min_p, by_mass = 0;
+    const float above = nextafterf(kept.edge, 2);
+    double tied = amount_from(list, num, kept.edge, 0) - amount_from(list, num, above, 0);
+    kept.sum = amount_from(list, num, above, 1);
+    const double needed = ceil((goal - kept.sum) / (double)kept.edge);
+    if (by_mass && needed < tied) {
+        tied = needed, kept.first = call->num_choices;
+        for (double found = 0; found < needed;) found += span->probs[--kept.first] == kept.edge;
+    }
+    kept.sum += tied * (double)kept.edge;
+    return kept;
+}
+
+/* Divide those of n weights that are at least `least`; the others become 0. */
+static void divide(float *x, int64_t n, float least, float inverse) {
+    for (int64_t i = 0; i < n; i++) x[i] = x[i] >= least ? x[i] * inverse : 0.0f;
+}
+
 /* A thread's share of the probabilities that each span's next token is drawn from. The sums of
- * slices do not depend on who makes them. */
-static void fill_probs(Work *work, int t, int all) {
+ * slices do not depend on who makes them. `list` is its own. */
+static void fill_probs(Work *work, float *list, int t, int all) {
     const Call *call = work->call;
     const int64_t out = work->model->output->out, n = num_slices(call);
     const Part own = part_of(n, t, all);
@@ -368,15 +461,20 @@ static void fill_probs(Work *work, int t, int all) {
         }
     }
     barrier_wait(&work->barrier, (Next){0});
+    for (int64_t i = t; i < call->num_spans; i += all)
+        if (is_drawn(call->spans + i, best_output(work, i, all)))
+            work->kept[i] = kept_of(call, call->spans + i, work->sums + i * n, list);
+    barrier_wait(&work->barrier, (Next){0});
     for (int64_t i = 0; i < call->num_spans; i++) {
         if (!is_drawn(call->spans + i, best_output(work, i, all))) continue;
-        double total = 0;
-        for (int64_t s = 0; s < n; s++) total += work->sums[i * n + s];
-        const float inverse = (float)(1 / total);
+        const Kept kept = work->kept[i];
+        const float inverse = (float)(1 / kept.sum), above = nextafterf(kept.edge, 2);
         float *probs = call->spans[i].probs;
         for (int64_t s = own.lo; s < own.hi; s++) {
             const Part at = slice_at(call, s);
-            for (int64_t o = at.lo; o < at.hi; o++) probs[o] *= inverse;
+            int64_t first = kept.first < at.lo ? at.lo : kept.first < at.hi ? kept.first : at.hi;
+            divide(probs + at.lo, first - at.lo, above, inverse);
+            divide(probs + first, at.hi - first, kept.edge, inverse);
             work->masses[i * n + s] = sum_of(probs + at.lo, at.hi - at.lo);
         }
     }
@@ -454,17 +552,20 @@ int hierspec_run(const Model *model, Call *call, int threads) {
     const int64_t of_scores = call->num_scored * (d + num_groups(d) * GROUP);
     if (of_scores > each) each = of_scores;
     const int64_t space_size = has_layers ? space_floats(model) : 0;
-    each += space_size;
-    Work work = {.model = model, .call = call, .barrier = {0, 0, threads}, .state = NO_MEMORY};
     const int drafts = call->num_spans && call->spans->num_drafted;
     int draws = 0;
     for (int64_t i = 0; drafts && i < call->num_spans; i++) draws |= call->spans[i].temperature > 0;
     const int64_t num_sums = draws ? call->num_spans * num_slices(call) : 0;
+    if (draws && each < call->num_choices + W) each = call->num_choices + W;
+    each += space_size;
+    Work work = {.model = model, .call = call, .barrier = {0, 0, threads}, .state = NO_MEMORY};
     if (has_layers) work.plan = plan_attention(model, call->spans, call->num_spans, rows, threads);
     if (drafts) work.best = malloc(sizeof(Choice) * (size_t)(threads * call->num_spans));
     if (draws) work.sums = malloc(sizeof(double) * (size_t)(2 * num_sums));
+    if (draws) work.kept = malloc(sizeof(Kept) * (size_t)call->num_spans);
     float *memory = malloc(sizeof(float) * (size_t)(common + threads * each));
-    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best) || (draws && !work.sums))
+    if (!memory || (has_layers && !work.plan.rows) || (drafts && !work.best) ||
+        (draws && !(work.sums && work.kept)))
         goto end;
     work.masses = work.sums + num_sums;
     work.h = memory, work.qkv = work.h + rows * d, work.attended = work.qkv + rows * width;
@@ -495,7 +596,7 @@ int hierspec_run(const Model *model, Call *call, int threads) {
                 choose_own(&work, t, all);
                 barrier_wait(&work.barrier, (Next){0});
                 if (work.sums) {
-                    fill_probs(&work, t, all);
+                    fill_probs(&work, own, t, all);
                     barrier_wait(&work.barrier, (Next){0});
                 }
                 if (t == 0) work.state = draft_tokens(&work, all);
@@ -507,6 +608,7 @@ end:
     free(memory);
     free(work.best);
     free(work.sums);
+    free(work.kept);
     free_plan(work.plan);
     return work.state;
 }

@@ -22,7 +22,7 @@ from hierspec.core.distributions import Uniforms
 from hierspec.lm.backend import HiddenStates, LayerParts, ScoredStates, Span
 from hierspec.lm.lean.shape import LlamaShape
 from hierspec.lm.trees import Branches
-from hierspec.sampling.sampler import NoDistributionError
+from hierspec.sampling.sampler import NoDistributionError, Sampler
 
 from .library import Library
 from .matrices import MatrixStruct, PackedMatrix
@@ -63,6 +63,9 @@ class _SpanStruct(Structure):
         ("num_drafted", c_int64),
         ("draft", c_void_p),
         ("temperature", c_float),
+        ("min_p", c_float),
+        ("top_k", c_int64),
+        ("top_p", c_double),
         *((name, c_void_p) for name in ("uniforms", "probs")),
     ]
 
@@ -101,7 +104,7 @@ class Drafting:
         counts: how many after each span, at least 1.
         num_choices: of the outputs the first so many can be picked.
         names: int64 [outputs], the outputs' tokens; ``None``: their numbers.
-        temperatures: of each span; 0 picks the best, else tokens are drawn as
+        samplers: of each span. Greedy ones pick the best token, others draw from what they keep as
             :func:`hierspec.core.distributions.draw` does.
         uniforms: for each span as many as its count, where tokens are drawn.
 
@@ -116,17 +119,17 @@ class Drafting:
         counts: Sequence[int],
         num_choices: int,
         names: torch.Tensor | None,
-        temperatures: Sequence[float],
+        samplers: Sequence[Sampler],
         uniforms: Sequence[Uniforms],
     ) -> None:
-        self.num_choices, self.names, self.temperatures = num_choices, names, temperatures
+        self.num_choices, self.names, self.samplers = num_choices, names, samplers
         self.tokens = [(c_int64 * count)() for count in counts]
         self.uniforms = [(c_double * len(own))(*own) for own in uniforms]
         self.probs = [
-            torch.empty(count, num_choices, dtype=torch.float32, device=_CPU)
-            if temperature
-            else None
-            for count, temperature in zip(counts, temperatures, strict=True)
+            None
+            if sampler.greedy
+            else torch.empty(count, num_choices, dtype=torch.float32, device=_CPU)
+            for count, sampler in zip(counts, samplers, strict=True)
         ]
 
 
@@ -303,7 +306,10 @@ class NativeModel:
             if drafting is not None:
                 struct.num_drafted = len(drafting.tokens[i])
                 struct.draft = addressof(drafting.tokens[i])
-                struct.temperature = drafting.temperatures[i]
+                sampler = drafting.samplers[i]
+                struct.temperature, struct.top_p = sampler.temperature, sampler.top_p or 1.0
+                struct.top_k = min(sampler.top_k or 0, drafting.num_choices)
+                struct.min_p = sampler.min_p or 0.0
                 if (probs := drafting.probs[i]) is not None:
                     struct.uniforms = addressof(drafting.uniforms[i])
                     struct.probs = probs.data_ptr()

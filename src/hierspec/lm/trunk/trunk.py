@@ -265,7 +265,7 @@ class TrunkModel(SlotSharingModel, ABC):
         """See :meth:`hierspec.lm.base.DeviceModel.draft`: in one call of the backend."""
         trunk, backend = self.trunk, self._drafting
         assert backend is not None
-        assert all(sampler.is_plain for sampler in samplers)
+        assert not any(sampler.races for sampler in samplers)
         prepared = trunk.prepare_drafts(queries, counts)
         starts = [self._start(item) for item in prepared]
         if sum([item.end - n for item, n in zip(prepared, starts, strict=True)]) > trunk.chunk:
