@@ -161,7 +161,7 @@ class Case:
             "down": (hidden, inner),
         }  # fmt: skip
 
-        sizes |= dict.fromkeys(("embedding", "output"), (choose.choice((3, 16, 70, 700)), hidden))
+        sizes |= dict.fromkeys(("embedding", "output"), (choose.choice((3, 16, 70)), hidden))
 
         def matrix(name: str) -> PackedMatrix:
             out, width = sizes[name]
@@ -259,7 +259,13 @@ class Case:
         """
         if self.inputs is not None:
             return 0
-        choose, model = random.Random(self.seed), self.model(kernels)
+        choose, width = random.Random(self.seed), self.shape.hidden_size
+        if choose.random() < 0.4:  # a vocabulary of several stretches
+            self.embedding, self.output = (
+                random_matrix(one.format.name, 700, width, self.generator)
+                for one in (self.embedding, self.output)
+            )
+        model = self.model(kernels)
         counts = [choose.choice((1, 2, 3, 6)) for _ in self.spans]
         names, num_choices = None, choose.randint(1, self.output.num_out)
         if choose.random() < 0.3:
