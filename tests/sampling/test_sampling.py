@@ -27,6 +27,7 @@ from hierspec.sampling.penalties import History
 from hierspec.sampling.sampler import (
     NoDistributionError,
     _apply_mask,
+    _best,
     _nucleus,
     _nucleus_by_bins,
 )
@@ -349,6 +350,17 @@ def test_a_nucleus_found_by_its_digits_is_the_sorted_one(name, dtype):
             mask = _nucleus_by_bins(probs, top_p)
         # Where rounding leaves a sum below top_p even tokens of no mass are kept.
         assert torch.equal(mask * probs, _nucleus(probs, top_p) * probs), top_p
+
+
+@pytest.mark.parametrize("k", [1, 7, 40])
+@pytest.mark.parametrize("width", [40 * 4 * 64, 20_011])
+def test_the_best_of_a_long_row_are_found_in_a_part_of_it(k, width):
+    rows = torch.randn(5, width, generator=torch.Generator().manual_seed(k))
+    rows[1] = rows[1].round()
+    rows[2] = 1.0
+    rows[3, : width - 3] = -math.inf
+    rows[4] = torch.arange(width)
+    assert torch.equal(_best(rows, k), rows.topk(k)[0])
 
 
 def test_drafts_without_replacement_refuse_what_is_no_law():
