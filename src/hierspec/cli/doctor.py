@@ -32,7 +32,7 @@ def examine() -> dict[str, dict[str, Any]]:
     import torch
 
     from hierspec.lm import dtypes
-    from hierspec.lm.native import library
+    from hierspec.lm.native import compiler, library
     from hierspec.utils.files import cache_folder
     from hierspec.zoo.registry import DATA, ENTRIES
 
@@ -51,7 +51,9 @@ def examine() -> dict[str, dict[str, Any]]:
     kernels = "torch's operations, which are slower: no C compiler found"
     bits_of_files = f"{dtypes.describe()}; with a C compiler in their own bits"
     if library.load() is not None:
-        kernels = "compiled kernels"
+        found = compiler.find()
+        tiles = ", several rows on AMX's tiles" if found and found.has_tiles else ""
+        kernels = f"compiled kernels{tiles}"
         bits_of_files = "their own bits, in the compiled kernels"
     return {
         "versions": {"python": platform.python_version(), **{n: _version(n) for n in names}},

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import sys
 import tempfile
 import threading
 import warnings
 
 import pytest
 import torch
+from kernels_apart import EMULATED_AMX
 from tiny_models import save_tiny
 from unpacking import dense
 
@@ -17,6 +19,7 @@ from hierspec.lm.load import load
 from hierspec.lm.native import compiler, library
 from hierspec.lm.native.matrices import PackedMatrix
 from hierspec.methods.quantized import quantize
+from hierspec.utils.machine import processor_features
 
 needs_compiler = pytest.mark.skipif(library.load() is None, reason="no C compiler here")
 TRIED = 3  # compiled by `load`: the layers, and the products of two formats
@@ -33,6 +36,7 @@ def fresh(monkeypatch, tmp_path):
     """A cache of its own, and nothing loaded yet; compiled in a moment, not for speed."""
     monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
     monkeypatch.setattr(compiler, "_FLAGS", ["-O1", "-DMOST_ROWS=2", *compiler._FLAGS[1:]])
+    monkeypatch.setattr(compiler, "processor_features", frozenset)
     forget()
     yield tmp_path / "cache" / "kernels"
     forget()
@@ -95,6 +99,36 @@ def test_another_version_of_the_compiler_compiles_anew(fresh, monkeypatch, tmp_p
         assert library.load() is not None
         names.append(sorted(fresh.iterdir()))
     assert [len(found) for found in names] == [TRIED, 2 * TRIED, 2 * TRIED]
+
+
+@pytest.fixture
+def amx(fresh, monkeypatch):
+    """A processor with AMX, as far as is known before its instructions are tried."""
+    cc = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    monkeypatch.setenv("CC", f"{cc} -DMOST_ROWS=2")
+    monkeypatch.setattr(compiler, "processor_features", lambda: frozenset(compiler._AMX))
+    monkeypatch.setattr(compiler, "ask_for_tiles", lambda: True)
+    return fresh
+
+
+@needs_compiler
+def test_tiles_are_used_where_another_process_finds_them_right(amx, monkeypatch):
+    monkeypatch.setattr(compiler, "_WITH_AMX", list(EMULATED_AMX))
+    assert compiler.find().has_tiles
+    assert [file.read_bytes() for file in amx.glob("tiles-*")] == [b"right"]
+    forget()
+    monkeypatch.setattr(sys, "executable", "/nowhere")  # what was found is kept
+    assert compiler.find().has_tiles
+
+
+@needs_compiler
+@pytest.mark.skipif("amx_tile" in processor_features(), reason="this processor has tiles")
+def test_kernels_without_tiles_run_where_theirs_crash(amx):
+    with pytest.warns(compiler.NoTilesWarning):
+        assert not compiler.find().has_tiles
+    assert [file.read_bytes() for file in amx.glob("tiles-*")] == [b"wrong"]
+    forget()
+    assert library.load() is not None
 
 
 @needs_compiler

@@ -5,9 +5,14 @@ benchmarks/sanitize_kernels.py tries more of them.
 
 from __future__ import annotations
 
+import shutil
+import subprocess
+
 import pytest
 from kernel_cases import Case, check_products, shapes_of
 from kernels_apart import PROCESSORS, SANITIZERS, Apart, build
+
+from hierspec.lm.native import compiler
 
 # What differs between processors: how codes of 8 and of fewer bits are multiplied, bits are spread,
 # numbers are looked up and floating-point numbers are widened.
@@ -17,10 +22,12 @@ FORMATS = {
     "AVX2": ("Q5_1",),
     "AVX-512 without BW": ("F32",),
     "AVX-512": ("Q5_1",),
+    "AMX": ("BF16", "Q8_0", "Q5_1", "Q6_K"),
     "armv8": ("Q5_0",),
     "dot products": ("Q8_0",),
     "i8mm": ("BF16", "IQ4_NL"),
     "address": ("BF16",),
+    "address, AMX": ("BF16",),
     "thread": ("F32",),
 }
 
@@ -39,3 +46,23 @@ def test_products_and_layers(tmp_path, name):
             case = Case(seed, formats)
             case.check(kernels, alone=seed < 3)
             case.check_drafts(kernels)
+
+
+@pytest.mark.parametrize(("form", "product"), [("BF16", "tdpbf16ps"), ("Q4_K", "tdpbsud")])
+def test_tiles_compile(tmp_path, form, product):
+    """No processor of ours has AMX: its instructions are compiled, not run."""
+    if not shutil.which("gcc") or not shutil.which("objdump"):
+        pytest.skip("gcc or objdump is not installed")
+    for name, content in compiler.sources().items():
+        (tmp_path / name).write_bytes(content)
+    common = ["gcc", "-c", "-O1", "-std=gnu11", "-march=x86-64-v4"]
+    probe = [*common, "-x", "c", "-", "-o", str(tmp_path / "probe.o")]
+    if subprocess.run(probe, input=b'void f(void) { __asm__("tilerelease"); }').returncode:
+        pytest.skip("gcc's assembler knows no AMX")
+    path = tmp_path / "products.o"
+    options = ["-DAMX", f"-DFORMAT={form}", "-Wno-psabi", str(tmp_path / "products.c")]
+    subprocess.run([*common, *options, "-o", str(path)], check=True)
+    lines = subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True).stdout
+    names = {word for word in lines.split() if word.startswith(("td", "tile", "ldtile"))}
+    loads = {"ldtilecfg", "tilezero", "tileloadd", "tilestored", "tilerelease"}
+    assert names == {product, *loads}

@@ -3,6 +3,9 @@
 Nothing here imports torch, so that a command starts compilers before that: :func:`begin`. What is
 compiled is kept in the user's cache, under a hash of the sources, the compiler with its version,
 and the processor; where that cannot be written, every process compiles.
+
+Where the processor has AMX and Linux grants its tiles, kernels use them, once another process has
+found that they compute correctly: :meth:`Compiler.with_tiles`, which :func:`find` asks once.
 """
 
 from __future__ import annotations
@@ -14,15 +17,18 @@ import os
 import platform
 import shutil
 import subprocess
+import sys
 import tempfile
 import threading
+import warnings
 from collections.abc import Callable, Sequence
 from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.utils.files import cache_folder, write_atomically
+from hierspec.utils.machine import processor_features
 
 Unit = tuple[str, ...]  # a source and its own options
 
@@ -36,12 +42,20 @@ _FLAGS += ["-fno-gcse-after-reload"]  # a sixth of the time that bfloat16 takes,
 # the processor, and some have no OpenMP (kernels then run on one thread).
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
 _TIMEOUT = 120  # seconds, for the compiler
-_HEADERS = ("vectors.h", "matrix.h", "attention.h")
+_AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8"}, ["-DAMX"]
+_HEADERS = ("vectors.h", "amx.h", "matrix.h", "attention.h")
 
 
 def products(form: str) -> Unit:
     """Return the unit with the products of matrices in a format."""
     return ("products.c", f"-DFORMAT={form}")
+
+
+UNITS = (*map(products, TRIED), LAYERS)  # what every model needs
+
+
+class NoTilesWarning(HierspecWarning):
+    """The processor has AMX, whose tiles are not used."""
 
 
 class _Job(threading.Thread):
@@ -63,7 +77,7 @@ class Compiler:
     """A C compiler, in a process for each unit."""
 
     def __init__(self, command: Sequence[str]) -> None:
-        self._command = command
+        self._command = list(command)
         self._jobs: dict[Unit, _Job] = {}
         self._lock = threading.Lock()
 
@@ -78,6 +92,43 @@ class Compiler:
             done = subprocess.run(command, input=b"", capture_output=True, timeout=_TIMEOUT)
             return not done.returncode
         return False
+
+    @property
+    def has_tiles(self) -> bool:
+        """Whether it compiles for AMX's tiles."""
+        return _WITH_AMX[0] in self._command
+
+    def with_tiles(self) -> Compiler | None:
+        """Return one that compiles for AMX's tiles, where they can be used and compute correctly.
+
+        The first time another process, which may crash, tries that for some seconds; what came of
+        it is kept beside the kernels.
+
+        Warns:
+            NoTilesWarning: they do not, which has just been found.
+        """
+        if not processor_features() >= _AMX or not ask_for_tiles():
+            return None
+        tiled = Compiler([*self._command, *_WITH_AMX])
+        path = tiled._path(("tiles",))
+        verdict = path and path.with_suffix(".txt")
+        if verdict and verdict.exists():
+            return tiled if verdict.read_bytes() == b"right" else None
+        check = "import sys; from hierspec.lm.native.library import check; check(sys.argv[1:])"
+        command = [sys.executable or "", "-P", "-c", check, *tiled._command]
+        try:
+            done = subprocess.run(command, capture_output=True, timeout=3 * _TIMEOUT)
+        except (OSError, subprocess.TimeoutExpired):
+            return None
+        if verdict:
+            with contextlib.suppress(HierspecError):
+                content = b"wrong" if done.returncode else b"right"
+                write_atomically(verdict, content, "what AMX's tiles compute")
+        if not done.returncode:
+            return tiled
+        text = "AMX's tiles are not used: kernels for them do not compile here, or compute wrongly"
+        warnings.warn(text, NoTilesWarning, stacklevel=2)
+        return None
 
     def begin(self, unit: Unit) -> _Job:
         """Start to compile a unit, if that is not begun."""
@@ -147,15 +198,27 @@ def is_off() -> bool:
 
 @cache
 def find() -> Compiler | None:
-    """Return ``CC``, or the first compiler there is; ``None``: there is none."""
+    """Return ``CC``, or the first compiler there is, with AMX's tiles or without; or ``None``."""
     command = os.environ.get("CC") or next(filter(shutil.which, _COMPILERS), None)
-    return Compiler(command.split()) if command and os.name == "posix" else None
+    if not command or os.name != "posix":
+        return None
+    plain = Compiler(command.split())
+    return plain.with_tiles() or plain
+
+
+def ask_for_tiles() -> bool:
+    """Ask Linux for room for AMX's tiles in this process; return whether it is granted."""
+    arch_prctl, request, tile_data = 158, 0x1023, 18  # ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+    with contextlib.suppress(OSError, AttributeError):
+        numbers = map(ctypes.c_long, (arch_prctl, request, tile_data))
+        return ctypes.CDLL(None).syscall(*numbers) == 0
+    return False
 
 
 def begin() -> None:
     """Start to compile what every model needs that runs in the kernels."""
     if not is_off() and (compiler := find()) is not None:
-        for unit in (*map(products, TRIED), LAYERS):
+        for unit in UNITS:
             compiler.begin(unit)
 
 

@@ -8,12 +8,14 @@ returns ``None``, and torch's operations run instead, which is said once.
 from __future__ import annotations
 
 import ctypes
+import sys
 import threading
 import warnings
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from ctypes import c_float, c_int, c_int64, c_void_p
 from functools import cache
+from typing import NoReturn
 
 import torch
 
@@ -123,7 +125,8 @@ def load() -> Library | None:
     """
     if compiler.is_off():
         return None
-    library = _load()
+    found = compiler.find()
+    library = None if found is None else _load(found)
     if library is None:
         text = "no working C compiler is here: models run in torch's operations, which are slower"
         warnings.warn(f"{text}; install gcc or clang", NoKernelsWarning, stacklevel=2)
@@ -140,10 +143,15 @@ def is_expected() -> bool:
     return not compiler.is_off() and (found := compiler.find()) is not None and found.works
 
 
-def _load() -> Library | None:
-    if (found := compiler.find()) is None:
-        return None
-    compiler.begin()
+def check(command: Sequence[str]) -> NoReturn:
+    """End this process, with status 0 if kernels that a command compiles compute correctly."""
+    compiler.ask_for_tiles()
+    sys.exit(_load(Compiler(command)) is None)
+
+
+def _load(found: Compiler) -> Library | None:
+    for unit in compiler.UNITS:
+        found.begin(unit)
     kernels = found.load(compiler.LAYERS)
     products = {name: one for name in compiler.TRIED if (one := _load_products(found, name))}
     if kernels is None or len(products) < len(compiler.TRIED):
@@ -164,7 +172,7 @@ def _computes_correctly(library: Library) -> bool:
     # The user may have changed torch's default type and device.
     options = {"dtype": torch.float32, "device": torch.device("cpu")}
     weight = torch.linspace(-1, 1, 21 * 40, **options).view(21, 40).sin()
-    x = torch.linspace(-3, 3, 9 * 40, **options).view(9, 40).cos()
+    x = torch.linspace(-3, 3, 33 * 40, **options).view(33, 40).cos()
     try:
         for name, tolerance in compiler.TRIED.items():
             matrix = PackedMatrix.of(weight, name)

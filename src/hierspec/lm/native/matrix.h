@@ -1,5 +1,12 @@
 /* A matrix, and rows of inputs packed as its products read them. products.c has the products. */
 #include "vectors.h"
+/* Whether several rows, and of bfloat16 all, are multiplied in AMX's tiles: by the option -DAMX. */
+#if !defined(AMX) || W < 16
+#undef AMX
+#define AMX 0
+#else
+#include "amx.h"
+#endif
 
 #define PANEL 16
 #define VECS (PANEL / W)
@@ -72,7 +79,7 @@ static int inputs_of(const Matrix *m) {
 #define MOST_ROWS 24
 #endif
 INLINE int most_rows(const int kind) {
-    const int fit = kind >= CODES ? 8 : VECS == 1 ? 24 : 6;
+    const int fit = kind >= CODES ? 8 : AMX && kind == PAIRS ? 1 : VECS == 1 ? 24 : 6;
     return MOST_ROWS < fit ? MOST_ROWS : fit;
 }
 static int64_t tile_rows(const int kind, int64_t rows) {
@@ -80,6 +87,7 @@ static int64_t tile_rows(const int kind, int64_t rows) {
     return (rows + tiles - 1) / tiles;
 }
 static int64_t num_steps_in(const int kind, int64_t in) {
+    if (AMX && kind == PAIRS) return num_groups(in) * (GROUP / 2); /* rows of an AMX tile */
     return kind >= CODES ? num_groups(in) : kind == PAIRS ? num_pairs(in) : in;
 }
 /* Floats of a packed row. */
@@ -99,7 +107,7 @@ static void pack_floats(const float *x, int64_t rows, int64_t n, float *packed) 
 
 /* The same in bfloat16, rounded to nearest: each tile [pairs, rows of it]. */
 static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
-    const int64_t half = num_pairs(n);
+    const int64_t half = num_steps_in(PAIRS, n);
     for (int64_t tile; rows; rows -= tile, x += tile * n, packed += tile * half) {
         tile = tile_rows(PAIRS, rows);
         for (int64_t r = 0; r < tile; r++)
@@ -110,7 +118,7 @@ static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed
                 for (int i = 0; i < 2 * W; i++)
                     bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
                 uint32_t *to = packed + k / 2 * tile + r;
-                for (int64_t i = 0; i < num_pairs(some); i++)
+                for (int64_t i = 0; i < (AMX ? W : num_pairs(some)); i++)
                     to[i * tile] = bits[2 * i] | bits[2 * i + 1] << 16;
             }
     }
