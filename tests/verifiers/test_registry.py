@@ -117,3 +117,13 @@ def test_what_a_rule_or_a_drafter_of_ones_own_lacks_is_named():
         hierspec.LookUp().propose(None, 1, 0)
     with pytest.raises(HierspecError, match=r"NextTokenModel has no method probabilities\(tokens"):
         hierspec.NextTokenModel().probabilities([])
+
+
+def test_a_rule_that_no_engine_could_group_is_refused_when_it_is_registered():
+    @dataclasses.dataclass
+    class Unfrozen(hierspec.Verifier):
+        name = "unfrozen"
+        lenience: float = 1.0
+
+    with pytest.raises(HierspecError, match=r"Unfrozen is not hashable: @dataclass\(frozen=True\)"):
+        hierspec.register(Unfrozen)

@@ -74,12 +74,14 @@ def _single_draft_verdicts(
         tokens[b, :length] = draft.tokens
     table = torch.from_numpy(rows.matrix())
     p = table[torch.from_numpy(p_ids)]
+    # Scores are untempered where p is not, so they must not be read as its logarithms.
+    scores = 2.0 * p.log() if rule.reads_scores else None
     batch = Batch(
         p,
         table[torch.from_numpy(q_ids.ravel())].reshape(len(checks), n, rows.vocab_size),
         torch.from_numpy(tokens),
         torch.tensor(lengths),
-        p.log() if rule.reads_scores else None,
+        scores,
     )
     tau_probs, next_rows, reported_rows = decided = _decide(rule, batch)
     if is_checked(rule):

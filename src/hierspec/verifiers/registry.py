@@ -56,6 +56,8 @@ def register(rule: RuleOrClass, *aliases: str) -> RuleOrClass:
         raise HierspecError(
             f'{type(rule).__name__} has no name to be found by: add name = "…" to it'
         )
+    if type(rule).__hash__ is None:  # as a dataclass has none
+        raise HierspecError(f"{type(rule).__name__} is not hashable: @dataclass(frozen=True) is")
     shortcuts = ["decide"]
     if rule.exact_for(greedy=True):  # a lossy one may keep greedy tokens by its own measure
         shortcuts += ["greedy", "accepted_by_scores"]
