@@ -386,8 +386,9 @@ ACCEPTANCE = """
 def test_a_rule_that_takes_scores_for_logarithms_is_not_certified(tmp_path, capsys):
     """At another temperature than 1, and where tokens are cut off, they are not p's."""
     body = ACCEPTANCE.format(
-        "p_x = batch.scores[:, :-1].softmax(-1).gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1)\n"
-        "        q_x = batch.q.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1)\n"
+        "ids = batch.tokens.unsqueeze(-1)\n"
+        "        p_x = batch.scores[:, :-1].softmax(-1).gather(-1, ids).squeeze(-1)\n"
+        "        q_x = batch.q.gather(-1, ids).squeeze(-1)\n"
         "        real = torch.arange(q_x.shape[1]) < batch.lengths.unsqueeze(-1)\n"
         "        a.h.copy_(torch.where(real, p_x / q_x, 0.0).clamp(max=1.0))"
     )

@@ -17,8 +17,10 @@ from hierspec import Hierarchy
 from hierspec.core.nodes import Draft, Verify
 from hierspec.drafters.model import ModelDrafter
 from hierspec.engine import responder
+from hierspec.engine.engine import Engine, EngineSettings
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
+from hierspec.engine.runner import ServingRunner
 from hierspec.engine.stopping import StopConditions
 from hierspec.errors import HierspecError
 from hierspec.exact.cases import JumpingController
@@ -123,6 +125,23 @@ def test_greedy_text_is_the_targets_in_batches_and_alone() -> None:
     found = both.generate_batch(PROMPTS, max_new_tokens=24)
     assert [one.token_ids for one in found] == [one.token_ids for one in plain]
     assert both.generate(PROMPTS[1], max_new_tokens=24).token_ids == plain[1].token_ids
+
+
+def test_a_neighbour_that_does_not_draft_leaves_the_others_their_drafts() -> None:
+    """Its plan has no level below the target's, whose calls it shares."""
+    runner = ServingRunner(hierarchy(ahead=True).root)
+
+    def texts(*speculative):
+        engine = Engine({"": runner}, EngineSettings(prefix_caching=False))
+        stop, params = StopConditions(max_new_tokens=16), SamplingParams(temperature=1.0)
+        options = {"stop": stop, "params": params, "seed": 3, "fixed_plan": True}
+        requests = [Request(prompt=[5, 9, 7], speculative=own, **options) for own in speculative]
+        engine.add(requests)
+        while engine.has_work:
+            engine.step()
+        return [one.token_ids for one in requests]
+
+    assert texts(False, True) == texts(False) + texts(True)
 
 
 @pytest.mark.parametrize("late", ["draft", "target"])
