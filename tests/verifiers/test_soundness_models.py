@@ -11,24 +11,23 @@ class Plain:
 
 
 class Telling:
-    declines, has_distributions, reads_own_checks = True, False, True
+    declines, has_distributions = True, False
 
 
 class Denying:
-    declines, has_distributions, reads_own_checks = False, True, False
+    declines, has_distributions = False, True
 
 
 @pytest.mark.parametrize(
-    ("kind", "declines", "has_law", "reads"),
+    ("kind", "declines", "has_law"),
     [
-        (Plain, False, True, False),
-        (Telling, True, False, True),
-        (Denying, False, True, False),
-        (PromptLookup, False, False, False),
+        (Plain, False, True),
+        (Telling, True, False),
+        (Denying, False, True),
+        (PromptLookup, False, False),
     ],
 )
-def test_what_models_say(kind, declines, has_law, reads) -> None:
+def test_what_models_say(kind, declines, has_law) -> None:
     model = kind.__new__(kind)  # nothing of an instance is asked
     assert says(model, "declines") == declines
     assert says(model, "has_distributions", True) == has_law
-    assert says(model, "reads_own_checks") == reads

@@ -11,10 +11,9 @@ import warnings
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hierspec.core.nodes import Concatenate, Draft, Node, Verify, walk_levels
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.rules import Verifier
-from hierspec.drafters.base import LookUp
-from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.errors import HierspecWarning
 from hierspec.verifiers import registry
 
 from .chains import ConcatenateConfig
@@ -64,7 +63,6 @@ def build_nodes(
 
     below = build_chain(levels, "levels")
     fields = fields_of(None, "target")
-    _validate_only_level(below)
     is_strict = getattr(verifier, "lenience", None) == DEFAULT_LENIENCE
     if is_strict and below is not None:
         warnings.warn(
@@ -77,17 +75,6 @@ def build_nodes(
     for leaf in leaves:
         root = leaf.complete(root)
     return root
-
-
-def _validate_only_level(below: Node | None) -> None:
-    """Refuse a look-up that learns from the target's checks of its drafts beside other levels."""
-    for node in walk_levels(below):
-        learns_alone = isinstance(node.model, LookUp) and node.model.reads_own_checks
-        if learns_alone and node is not below:
-            raise HierspecError(
-                f"level {node.name!r} learns from the target's checks of its drafts, so it must be "
-                "the only level: remove the others"
-            )
 
 
 def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:

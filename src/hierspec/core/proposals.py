@@ -25,8 +25,6 @@ class Proposal:
         origins: n node indices: the node that wrote the token first.
         signals: n numbers for the owners' windows (see :mod:`hierspec.core.windows`); NaN where the
             owner's window reads none.
-        parents: tree shape, parent index of each token (-1: the context), or ``None`` for a
-            chain, which is all that today's rules verify.
         alternatives: further drafts from the same position, in the order they were drawn, each
             given the drafts before it. Only a leaf makes them, and only for a multi-draft rule.
     """
@@ -36,7 +34,6 @@ class Proposal:
     owners: tuple[int, ...] = ()
     origins: tuple[int, ...] = ()
     signals: tuple[float, ...] = ()
-    parents: tuple[int, ...] | None = None
     alternatives: tuple[Proposal, ...] = ()
 
     def __len__(self) -> int:

@@ -128,14 +128,11 @@ class LookUp:
         vocab_size: V of the target, where it was told; no token from there on may be proposed.
         has_distributions: false: it proposes tokens, but has no next-token distribution for each
             context.
-        reads_own_checks: whether it must be the only level, since it learns from checks of its own
-            drafts.
     """
 
     name: str
     vocab_size: int = sys.maxsize
     has_distributions: ClassVar[bool] = False
-    reads_own_checks: ClassVar[bool] = False
     max_length: int = sys.maxsize
 
     @property

@@ -17,8 +17,7 @@ def says(model: object, attribute: str, default: bool = False) -> bool:
     """Return what a level's model says of itself; one that says nothing is as most models are.
 
     ``declines``: its drafts may end early by what their tokens are. ``has_distributions``: it has a
-    next-token distribution for each context. ``reads_own_checks``: it learns from checks of its own
-    drafts, so it must draft alone.
+    next-token distribution for each context.
     """
     return bool(getattr(model, attribute, default))
 
@@ -67,11 +66,6 @@ def _validate_multi_draft(node: Verify) -> None:
             continue
         if leaf is not node.below:
             reason = "a part of a concatenation makes one: set num_drafts to 1"
-        elif not node.rule.multi_draft and says(leaf.model, "reads_own_checks"):
-            raise HierspecError(
-                f"level {leaf.name!r} needs a rule for several drafts above it, and "
-                f'{node.rule.name!r} takes one: add "verify": "rrs" at the top'
-            )
         elif not node.rule.multi_draft:
             reason = (
                 f"verifier {node.rule.name!r} at level {node.name!r} takes one: use "

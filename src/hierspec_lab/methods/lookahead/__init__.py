@@ -6,9 +6,11 @@ from typing import TYPE_CHECKING, Literal
 
 from hierspec.config.levels import LookUpConfig, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.errors import HierspecError
 from hierspec.utils.schema import Count, checked_dataclass
 
 if TYPE_CHECKING:
+    from hierspec.core.nodes import Verify
     from hierspec.drafters.base import LookUp
 
 
@@ -43,3 +45,18 @@ class LookaheadConfig(LookUpConfig):
         from .window import Lookahead
 
         return Lookahead(self.num_speculative_tokens + 1, self.window_size, self.max_candidates)
+
+    def complete(self, root: Verify) -> Verify:
+        from hierspec.core.nodes import Draft
+
+        if not isinstance(root.below, Draft):
+            raise HierspecError(
+                "level 'lookahead' learns from the target's checks of its drafts, so it must be "
+                "the only level: remove the others"
+            )
+        if not root.rule.multi_draft:
+            raise HierspecError(
+                "level 'lookahead' needs a rule for several drafts above it, and "
+                f'{root.rule.name!r} takes one: add "verify": "rrs" at the top'
+            )
+        return root

@@ -24,7 +24,6 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import ClassVar
 
 from hierspec.core.distributions import Distributions, OneHotDistributions
 from hierspec.core.proposals import Proposal
@@ -67,7 +66,6 @@ class Lookahead(LookUp):
     window_size: int = 7
     max_candidates: int = 7
     name: str = "lookahead"
-    reads_own_checks: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if self.ngram_size < 2 or self.window_size < 1 or self.max_candidates < 1:
