@@ -62,7 +62,7 @@ def test_settings_change_one_by_one_and_mistakes_change_none(models):
         ("/set temperature warm", "takes a number"),
         ("/set max_new_tokens 0", "at least 1"),
         ("/set max_new_tokens 2.5", "at least 1"),
-        ("/set seed -3", "seed"),
+        ("/set seed 1.5", "seed"),
         ("/show system", "; /system TEXT sets the system message"),
         ("/set parameter num_ctx 4096", "there is no setting 'num_ctx'; the context grows"),
         ("/set system You are a pirate", "/system TEXT sets the system message. There are"),

@@ -96,6 +96,28 @@ def test_prompts_in_batches_are_json_lines(capsys, tmp_path):
     assert [json.loads(line)["num_tokens"] for line in out.splitlines()] == [5, 5, 5]
 
 
+def test_a_prompts_seed_and_text_do_not_depend_on_the_batch_size(capsys, tmp_path):
+    file, prompts = tmp_path / "prompts.jsonl", ("import os", "import os", "x = 1")
+    file.write_text("\n".join(map(json.dumps, prompts)))
+    options = [*SMALL, "--max-new-tokens", "6", "--temperature", "1", "--json", "--ignore-eos"]
+    texts = [
+        [
+            (result["seed"], result["text"])
+            for line in hierspec(
+                capsys, "generate", "--prompts", str(file), "--batch-size", size, "--seed", "-1",
+                *options,
+            )[1].splitlines()
+            for result in [json.loads(line)]
+        ]
+        for size in ("1", "2", "3")
+    ]  # fmt: skip
+    assert texts[0] == texts[1] == texts[2]
+    assert [seed for seed, _ in texts[0]] == [-1, 0, 1]
+    assert texts[0][0] != texts[0][1]
+    alone = json.loads(hierspec(capsys, "generate", prompts[2], "--seed", "1", *options)[1])
+    assert alone["text"] == texts[0][2][1]
+
+
 def test_trace_is_json_lines(capsys, tmp_path):
     trace = tmp_path / "trace.jsonl"
     status, _, _ = hierspec(
@@ -139,6 +161,8 @@ def test_stop_strings_and_seeds(capsys):
         (["generate", "x", "--target", "no/such/dir/at/all", "--hierarchy", "autoregressive"],
          "no/such/dir/at/all"),
         (["generate", "x", "--temperature", "-1", *SMALL], "temperature"),
+        (["generate", "x", "--temperature", "inf", *SMALL], "a finite number of at least 0"),
+        (["generate", "x", "--temperature", "nan", *SMALL], "a finite number of at least 0"),
         (["generate", "x", "--top-p", "2", *SMALL], "top_p"),
         (["generate", "x", "--dtype", "int3", *SMALL], "int3"),
         (["generate", "x", "--device", "abacus", *SMALL], "abacus"),
@@ -150,7 +174,7 @@ def test_stop_strings_and_seeds(capsys):
         (["certify", "nowhere.json"], "nowhere.json"),
         (["generate", "x", "--dtype", "float8_e4m3fn", *SMALL], "float8_e4m3fn"),
         (["generate", "x", "--device", "meta", *SMALL], "meta"),
-        (["generate", "x", "--seed", "-1", *SMALL], "below 2**64"),
+        (["generate", "x", "--seed", str(2**64), *SMALL], "at most 64 bits"),
         (["generate", "x", "--logprobs", *SMALL], "--json"),
         (["generate", "x", "--json", "--trace", "-", *SMALL], "trace to a file"),
         (["generate", "x", "--draft", "zoo:small", "--hierarchy", "autoregressive"],

@@ -56,7 +56,6 @@ from hierspec.cli import run
         ("generate a -m llama3.2", "FILE.gguf, zoo:NAME or a hub id with its owner (OWNER/NAME)"),
         ("generate a -n -1", "-n 1000000 writes until"),
         ("serve -t -1", "leave it out for all cores"),
-        ("generate a -m zoo:small --seed -1", "leave it out for a fresh one"),
         ("serve -m zoo:small --dtype int7", "unsupported dtype 'int7'"),
         ("generat a", "Did you mean 'generate'"),
         ("generate a -p b", "not both"),

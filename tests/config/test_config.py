@@ -160,6 +160,8 @@ DRAFT = {"method": "draft_model", "model": "d", "num_speculative_tokens": 3}
         ({"target": "t", "levels": [{**LOOK, "prompt_lookup_max": 4.5}]}, "prompt_lookup_max"),
         ({"target": "t", "levels": [{**DRAFT, "method": []}]}, "there are: .*draft_model"),
         ({"target": "t", "levels": [{**DRAFT, "method": "mine"}]}, "; --plugin FILE.py adds"),
+        ({"target": "t", "levels": [{**DRAFT, "method": "ngram"}]}, "did you mean 'prompt_lookup'"),
+        ({"target": {"model": "t", "verify": "match"}}, "target: 'verify' stands at the top level"),
         ({"target": "t", "levels": [{**DRAFT, "window": {"kind": ["a"]}}]}, "fixed, entropy"),
         ({"target": "t", "levels": [{**DRAFT, "window": {"kind": "confidence", "floor": None}}]},
          "floor must be a number"),

@@ -26,6 +26,15 @@ def test_a_completion_is_what_the_library_writes(ask, family):
     assert level["num_draft_tokens"] >= level["num_accepted_tokens"] >= 0
 
 
+def test_a_seed_and_a_low_temperature_are_the_librarys(ask, family):
+    level = {"method": "draft_model", "model": family["draft"], "num_speculative_tokens": 3}
+    models = Hierarchy.from_config({"target": {"model": family["target"]}, "levels": [level]})
+    for options in ({"seed": -1}, {"seed": 2**64 - 1}, {"temperature": 1e-6}):
+        (found,) = ask(post("/v1/completions", {**TEXT, **options}))
+        alone = models.generate("hello the", max_new_tokens=10, **{"temperature": 1.0, **options})
+        assert found.json()["choices"][0]["text"] == alone.text
+
+
 def test_several_prompts_and_choices(ask, family):
     body = {"prompt": ["ab", "cd"], "n": 2, "max_tokens": 4, "seed": 1}
     (found,) = ask(post("/v1/completions", body))

@@ -64,6 +64,15 @@ def test_a_file_that_rests_is_read_once(monkeypatch, file, cache):
     assert content.content_hash(file) == found
 
 
+def test_older_hashes_make_room(monkeypatch, file, cache):
+    monkeypatch.setattr("hierspec.utils.files._SETTLED_AFTER", -1.0)
+    monkeypatch.setattr(content, "_MOST", 150)
+    for _ in range(3):
+        change_inside(file)
+        assert content.content_hash(file) == digest(file)
+    assert len(list(cache.iterdir())) == 2
+
+
 def test_a_file_just_written_is_not_trusted(file, cache):
     content.content_hash(file)
     assert not cache.exists()

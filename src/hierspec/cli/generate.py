@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
+import secrets
 import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -48,7 +49,8 @@ def generate(
         Path | None,
         typer.Option(
             help="Instead of PROMPT: a .jsonl file, a prompt a line (a string, token ids, or an "
-            "object with prompt, text, question, turns or messages); any other file is ONE prompt."
+            "object with prompt, text, question, turns or messages), line i, from 0, with the seed "
+            "--seed + i; any other file is ONE prompt."
         ),
     ] = None,
     batch_size: options.BatchSize = 1,
@@ -161,7 +163,8 @@ def generate(
     sampling = SamplingParams.make(
         **{name: value for name, value in ctx.params.items() if name in arguments.SAMPLING}
     )
-    arguments.seed(seed)
+    first = secrets.randbits(32) if seed is None else seed
+    seeds = [arguments.seed(first + number) for number in range(len(texts))]
     drafts, console, note = tuple(options.split_values(draft)), notes(), ""
     mode_is_open = chat is None and not ids  # whether prompts are questions
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
@@ -229,8 +232,8 @@ def generate(
     plain = _without_levels(models) if compare else None
     with _open_tracer(trace) as tracer:
         for start in range(0, len(texts), batch_size):
-            batch = texts[start : start + batch_size]
-            generation = models.start(batch, tracer=tracer, seed=seed, **request)
+            batch, own_seeds = texts[start:][:batch_size], seeds[start:][:batch_size]
+            generation = models.start(batch, tracer=tracer, seed=own_seeds, **request)
             painter = None
             if not as_json and len(batch) == 1:
                 shows_prompt = ids or (not chat and isinstance(batch[0], str))
@@ -240,7 +243,7 @@ def generate(
             cancelled = run(generation, painter)
             references: Sequence[GenerationResult] = ()
             if plain is not None and not cancelled:
-                references = plain.generate_batch(batch, seed=generation.seed, **request)
+                references = plain.generate_batch(batch, seed=own_seeds, **request)
             print_results(generation, references, as_json, ids, console)
             if cancelled:
                 return 130

@@ -158,10 +158,7 @@ ChatTemplateKwargs = Annotated[
 Seed = Annotated[int, typer.Option(min=0, help="Random seed.")]
 FreshSeed = Annotated[
     int | None,
-    typer.Option(
-        help="Random seed, below 2**64; of a batch, each text's is the seed and its number. "
-        "Default: a fresh one."
-    ),
+    typer.Option(help="Random seed, of up to 64 bits; -1 is one, too. Default: a fresh one."),
 ]
 AsJson = Annotated[bool, json_option()]
 ShowList = Annotated[bool, typer.Option("--list", help="List what is available, and exit.")]

@@ -201,10 +201,8 @@ def seed(value: Any) -> int | None:
     if value is None:
         return None
     number = integer(value, "seed")
-    if not 0 <= number < 2**64:
-        raise HierspecError(
-            f"seed must be at least 0 and below 2**64, not {number}: leave it out for a fresh one"
-        )
+    if not -(2**63) <= number < 2**64:
+        raise HierspecError(f"seed must have at most 64 bits, not be {number}")
     return number
 
 

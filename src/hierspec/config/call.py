@@ -38,7 +38,7 @@ class CallOptions:
     Attributes:
         max_new_tokens: per sequence; the context length may end it sooner, and alone does where it
             is ``None``.
-        seed: of all randomness, below 2**64; drawn afresh (and reported) where ``None``. With one
+        seed: of all randomness, 64 bits; drawn afresh (and reported) where ``None``. With one
             for all, sequence i has the randomness of (seed, i); with a list, each prompt has the
             randomness that it would have alone.
         num_return_sequences: samples of each prompt; results and ``sequence`` of events count them

@@ -87,9 +87,10 @@ def _names() -> list[str]:
 
 
 AnyLevelConfig = Union[LevelConfig, "ConcatenateConfig"]
+_AnyLevel = Annotated[Any, OneOf("method", _find, _names, _MORE, methods.meant)]
 LevelChain = Annotated[
     tuple[AnyLevelConfig, ...],
-    ReadAs(tuple[Annotated[Any, OneOf("method", _find, _names, _MORE)], ...], validate_chain),
+    ReadAs(tuple[_AnyLevel, ...], validate_chain),
 ]
 Parts = Annotated[tuple[T, ...], BeforeValidator(_parts_as_chains)]
 

@@ -8,6 +8,7 @@ method's name, and is imported when the name is first used.
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
 import inspect
 import re
@@ -144,6 +145,14 @@ def built_in() -> list[type[LevelConfig]]:
 def short_forms() -> list[str]:
     """List the short forms of this package's methods, cheapest first, as help texts show them."""
     return [form for level in built_in() for form in level.short_forms]
+
+
+def meant(word: str) -> str | None:
+    """Return the method that a word is, or is short for; ``None`` if it is none's."""
+    with contextlib.suppress(HierspecError):
+        level = {"method": word} if find(word) else from_short(word)
+        return level and level["method"]
+    return None
 
 
 def from_short(draft: str) -> dict[str, Any] | None:

@@ -85,6 +85,9 @@ class TargetConfig:
 
 
 def _target_from_name(data: Any) -> Any:
+    own, upper = ({f.name for f in dataclasses.fields(c)} for c in (TargetConfig, HierarchyConfig))
+    if isinstance(data, Mapping) and (misplaced := data.keys() & (upper - own)):
+        raise ValueError(f"{min(misplaced)!r} stands at the top level, beside target")
     return {"model": data} if isinstance(data, str) or is_model(data) else data
 
 

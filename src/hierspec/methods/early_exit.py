@@ -53,8 +53,8 @@ class EarlyExitConfig(LevelConfig):
 
     @classmethod
     def from_short(cls, draft: str) -> Mapping[str, Any] | None:
-        kind, colon, layer = draft.partition(":")
-        if kind != "exit" or not colon:
+        kind, _, layer = draft.partition(":")
+        if kind not in ("exit", "early_exit") or draft == "exit":
             return None
         if not layer.isdecimal():
             raise HierspecError(f"draft {draft!r}: write exit:LAYER, as in exit:4")

@@ -13,7 +13,7 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
-from hierspec.config import arguments
+from hierspec.config import arguments, methods
 from hierspec.config.chains import find_levels
 from hierspec.config.drafts import is_method
 from hierspec.config.schema import HierarchyConfig, TargetConfig
@@ -65,6 +65,11 @@ def preset(
         from hierspec.profiling.auto import choose
 
         return choose(target, drafts).config
+    if name not in PRESETS and methods.meant(str(name)):
+        raise HierspecError(
+            f"{name!r} is a drafting method, not a preset: leave --hierarchy out and add --draft "
+            f"({', '.join(methods.short_forms())}; in Python drafts=[...])"
+        )
     if name not in PRESETS:
         names = [*PRESETS, AUTO]
         near = difflib.get_close_matches(str(name), names, n=1, cutoff=0.6)

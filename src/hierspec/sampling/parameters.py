@@ -6,7 +6,7 @@ import math
 import numbers
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeGuard
 
 from hierspec.errors import HierspecError
 from hierspec.utils.validation import MIN_TEMPERATURE
@@ -16,15 +16,12 @@ if TYPE_CHECKING:
 
 Processor = Callable[["torch.Tensor", "torch.Tensor"], "torch.Tensor"]
 _RANGES: dict[str, tuple[Callable[[float], bool], str]] = {
-    "temperature": (
-        lambda t: t == 0 or MIN_TEMPERATURE <= t < math.inf,
-        f"0 (greedy) or at least {MIN_TEMPERATURE}",
-    ),
-    "top_p": (lambda p: 0 < p <= 1, "in (0, 1]"),
-    "min_p": (lambda p: 0 <= p <= 1, "in [0, 1]"),
-    "repetition_penalty": (lambda x: 0 < x < math.inf, "positive (1 is none)"),
-    "frequency_penalty": (math.isfinite, "finite"),
-    "presence_penalty": (math.isfinite, "finite"),
+    "temperature": (lambda t: 0 <= t < math.inf, "a finite number of at least 0 (greedy)"),
+    "top_p": (lambda p: 0 < p <= 1, "a number in (0, 1]"),
+    "min_p": (lambda p: 0 <= p <= 1, "a number in [0, 1]"),
+    "repetition_penalty": (lambda x: 0 < x < math.inf, "a finite number above 0 (1 is none)"),
+    "frequency_penalty": (math.isfinite, "a finite number"),
+    "presence_penalty": (math.isfinite, "a finite number"),
 }
 _OPTIONAL = ("top_p", "min_p")
 
@@ -34,7 +31,7 @@ class SamplingParams:
     """How a request's scores become distributions; equal parameters are batched together.
 
     Attributes:
-        temperature: 0 is greedy decoding, for which truncation is irrelevant.
+        temperature: 0, or below 1e-5, is greedy decoding, for which truncation is irrelevant.
         top_k: keep the k best tokens and their ties; ``None`` (also 0 or -1) keeps all.
         top_p: keep the smallest set of best tokens with at least this mass, in (0, 1].
         min_p: keep tokens at least this fraction as likely as the best, in [0, 1].
@@ -63,8 +60,10 @@ class SamplingParams:
             value = getattr(self, name)
             if value is None and name in _OPTIONAL:
                 continue
-            if not is_valid(_number(name, value)):
-                raise HierspecError(f"{name} must be {meaning}, got {value}")
+            if not (_is_number(value) and is_valid(value)):
+                raise HierspecError(f"{name} must be {meaning}, got {value!r}")
+        if self.temperature < MIN_TEMPERATURE:  # as in vLLM
+            object.__setattr__(self, "temperature", 0.0)
         if self.top_k is not None:
             if not _is_integer(self.top_k, -1):
                 raise HierspecError(f"top_k must be an integer ≥ 1 or None, got {self.top_k}")
@@ -73,8 +72,10 @@ class SamplingParams:
         for token, bias in self.logit_bias:
             if not _is_integer(token, 0):
                 raise HierspecError(f"logit_bias: {token!r} is not a token id")
-            if _number(f"logit_bias of token {token}", bias) == math.inf:
-                raise HierspecError(f"logit_bias of token {token} must be below +inf")
+            if not (_is_number(bias) and bias < math.inf):
+                raise HierspecError(
+                    f"logit_bias of token {token} must be a number below +inf, got {bias!r}"
+                )
         for processor in self.logits_processors:
             if not callable(processor):
                 raise HierspecError(
@@ -123,7 +124,5 @@ def _is_integer(value: object, minimum: int) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
 
 
-def _number(name: str, value: object) -> float:
-    if isinstance(value, bool) or not isinstance(value, numbers.Real) or value != value:
-        raise HierspecError(f"{name} must be a number, got {value!r}")
-    return float(value)
+def _is_number(value: Any) -> TypeGuard[float]:
+    return isinstance(value, numbers.Real) and not isinstance(value, bool) and value == value

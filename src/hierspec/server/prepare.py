@@ -11,7 +11,6 @@ from typing import Any
 from hierspec.config.call import CallOptions
 from hierspec.engine.request import Request
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.utils.validation import MIN_TEMPERATURE
 
 from .errors import ApiError
 from .grammar import Constraint
@@ -67,7 +66,7 @@ def engine_requests(
         validate_prompt(service, prompt, next(name for name in _PROMPTS if hasattr(body, name)))
     call = CallOptions(
         max_new_tokens=max(max_tokens, 1),
-        seed=secrets.randbits(63) if body.seed is None else body.seed & (2**64 - 1),
+        seed=secrets.randbits(63) if body.seed is None else body.seed,
         stop=stop,
         stop_token_ids=sorted(stop_ids),
         ignore_eos=body.ignore_eos,
@@ -141,9 +140,6 @@ def requested_hierarchy(service: Service, model: str | None, hierarchy: str | No
 
 def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams:
     """Return the engine's sampling parameters, with OpenAI's defaults for those left out."""
-    temperature = 1.0 if body.temperature is None else body.temperature
-    if temperature < MIN_TEMPERATURE:
-        temperature = 0.0  # so low that only the best token is left
     bias: dict[int, float] = {}
     for key, value in (body.logit_bias or {}).items():
         if not key.isascii() or not key.isdigit() or int(key[:12]) >= service.vocab_size:
@@ -154,7 +150,7 @@ def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams
         bias[int(key)] = value
     return SamplingParams.make(
         logit_bias=bias,
-        temperature=temperature,
+        temperature=1.0 if body.temperature is None else body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,
         min_p=body.min_p,

@@ -250,6 +250,20 @@ def locked(path: Path, noun: str, message: str) -> Iterator[None]:
         lock.release()
 
 
+def make_room(folder: Path, num_bytes: int, most: int) -> None:
+    """Delete files of a folder, the oldest first, so that with new bytes it has ``most`` of them.
+
+    Raises:
+        OSError: a file cannot be deleted, or another process has deleted it meanwhile.
+    """
+    sizes = {file: file.stat() for file in folder.iterdir()} if folder.is_dir() else {}
+    total = num_bytes + sum(status.st_size for status in sizes.values())
+    for file, status in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
+        if total > most:
+            file.unlink(missing_ok=True)  # who has mapped it keeps it
+            total -= status.st_size
+
+
 def file_state(path: Path) -> list[Any] | None:
     """Return what changes with a file: where it is, its size and its times.
 

@@ -80,12 +80,14 @@ class OneOf:
         find: that value, the keys that there are → the class; ``None`` if there is none.
         names: lists the values that there are.
         more: how there may be more of them, for the message about another value.
+        meant: the one that another word means; by default none does.
     """
 
     key: str
     find: Callable[[str, Iterable[str]], type | None]
     names: Callable[[], Iterable[str]]
     more: str = ""
+    meant: Callable[[str], str | None] = lambda _: None
 
     def __get_pydantic_core_schema__(self, source: Any, handler: Any) -> core_schema.CoreSchema:
         return core_schema.no_info_plain_validator_function(self._validate)
@@ -103,7 +105,7 @@ class OneOf:
         known = ", ".join(names)
         if self.key not in value:
             raise error_at([], f"{self.key!r} is missing; there are: {known}")
-        near = nearest_key(str(value[self.key]), names)
+        near = self.meant(str(name)) or nearest_key(str(name), names)
         hint = f"did you mean {near!r}? There are" if near else "there are"
         more = f"; {self.more}" if self.more else ""
         message = f"{short_repr(value[self.key])}; {hint}: {known}{more}"

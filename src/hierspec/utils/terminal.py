@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import os
 from collections.abc import Iterable
 
@@ -25,6 +26,18 @@ def console(stderr: bool = False) -> Console:
     else:
         output.width = UNLIMITED
     return output
+
+
+def announce(log: logging.Logger, text: str) -> None:
+    """Say on standard error what a long step is about to do, or did, where no bar can show it.
+
+    Where ``log`` takes such lines, as a service's does, it is said there.
+    """
+    screen = console(stderr=True)
+    if log.isEnabledFor(logging.INFO):
+        log.info(text)
+    elif not screen.is_terminal:
+        screen.print(f"hierspec: {text}", markup=False, soft_wrap=True)
 
 
 def borderless(left: Iterable[str], right: Iterable[str] = ()) -> Table:

@@ -18,7 +18,7 @@ def validate_temperature(value: Any, name: str) -> None:
     """Refuse a ``value`` that is no valid temperature; ``name`` is its own in the error."""
     if not is_temperature(value):
         raise HierspecError(
-            f"{name} must be 0 (greedy) or a number of at least {MIN_TEMPERATURE}, not {value!r}"
+            f"{name} must be 0 (greedy) or finite and at least {MIN_TEMPERATURE}, not {value!r}"
         )
 
 

@@ -13,8 +13,9 @@ import re
 from pathlib import Path
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import cache_folder, file_state, json_digest, write_atomically
+from hierspec.utils.files import cache_folder, file_state, json_digest, make_room, write_atomically
 
+_MOST = 1 << 16  # bytes of all hashes, 64 each
 _HASH = re.compile(r"[0-9a-f]{64}")
 
 
@@ -31,7 +32,8 @@ def content_hash(path: Path) -> str:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, "sha256").hexdigest()
         if known is not None and known == _known_as(path):  # it did not change meanwhile
-            with contextlib.suppress(HierspecError):  # then it is hashed again
+            with contextlib.suppress(HierspecError, OSError):  # then it is hashed again
+                make_room(known.parent, len(digest), _MOST)
                 write_atomically(known, digest, "the hash of a file")
         return digest
     except OSError as error:

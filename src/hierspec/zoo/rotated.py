@@ -37,7 +37,7 @@ from hierspec.lm.exit_heads import FULL
 from hierspec.lm.weights import HEAD, SINGLE_FILE, Checkpoint, from_directory
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import cache_folder
-from hierspec.utils.terminal import console
+from hierspec.utils.terminal import announce, console
 
 from . import kept_folder
 from .content import content_hash
@@ -79,7 +79,7 @@ def rotated_folder(path: Path, name: str) -> Path:
     folder = cache_folder("models") / f"{plain_name}-{digest[:16]}"
     if not kept_folder.is_complete(folder, FORMAT):
         source = open_gguf(path, path.name)
-        log.info("making %s in %s, once", name, folder)
+        announce(log, f"making {name} in {folder}, once")
 
         def write(folder: Path) -> None:
             _write(source, folder, name)

@@ -108,6 +108,26 @@ def test_a_copy_is_calibrated_once_and_again_where_the_file_is_damaged(
     assert torch.equal(panels(), made)
 
 
+@pytest.mark.parametrize("logged", [False, True])
+def test_what_takes_long_is_said_once_where_no_bar_shows_it(
+    tmp_path, monkeypatch, capsys, caplog, logged
+):
+    backend = load(save_tiny("llama", tmp_path / "m", seed=1), dtype=torch.float32)
+    capsys.readouterr()
+    quantize(backend, 4, True)
+    assert capsys.readouterr().err == ""  # a moment
+    monkeypatch.setattr(calibration, "_INSTANT", 0)
+    quantize(backend, 4, True)
+    assert capsys.readouterr().err == ""  # it is kept
+    with caplog.at_level("INFO" if logged else "WARNING", "hierspec"):
+        quantize(backend, 5, True)
+    lines = caplog.messages if logged else capsys.readouterr().err.splitlines()
+    assert len(lines) == 2
+    assert "takes a minute or two, once: it is kept in the cache" in lines[0]
+    assert "calibrated in" in lines[1]
+    assert capsys.readouterr().err == ""
+
+
 def test_when_a_copy_is_calibrated(tmp_path, monkeypatch):
     path, made = save_tiny("llama", tmp_path / "m", seed=1), []
     backend = load(path, dtype=torch.float32)

@@ -90,6 +90,26 @@ def test_an_interrupted_load_leaves_no_file(model, folder, monkeypatch):
     assert list(folder.iterdir()) == []
 
 
+def test_what_a_killed_process_left_goes_and_what_another_writes_stays(model, folder):
+    folder.mkdir(parents=True)
+    for name in (".left.tmp", ".other.tmp"):
+        (folder / name).touch()
+    with kept_panels._writing(folder / "other"):
+        load(model, torch.float32)
+    names = {path.name for path in folder.iterdir()}
+    assert ".other.tmp" in names
+    assert ".left.tmp" not in names
+
+
+def test_a_file_that_another_process_writes_is_not_written(model, folder):
+    load(model, torch.float32)
+    (written,) = folder.iterdir()
+    written.unlink()
+    with kept_panels._writing(written):
+        load(model, torch.float32)
+        assert not written.exists()
+
+
 def test_the_file_used_longest_ago_makes_room(folder, monkeypatch):
     folder.mkdir(parents=True)
     for age, name in enumerate(["new", "older", "oldest"]):

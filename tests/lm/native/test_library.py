@@ -68,6 +68,16 @@ def test_they_are_compiled_once(fresh, monkeypatch):
     assert sorted(fresh.iterdir()) == kept
 
 
+def test_older_kernels_make_room(fresh, monkeypatch):
+    monkeypatch.setattr(compiler, "compile_unit", lambda *_: bytes(600))
+    monkeypatch.setattr(compiler, "_MOST", 1500)
+    own = compiler.Compiler(["cc"])
+    for form in ("BF16", "Q8_0", "Q4_0"):
+        own._make(compiler.products(form))
+    assert len(list(fresh.iterdir())) == 2
+    assert (fresh / own._path(compiler.products("Q4_0")).name).exists()
+
+
 @needs_compiler
 def test_compilers_run_beside_their_caller(fresh, monkeypatch):
     may_compile, really = threading.Event(), compiler.compile_unit

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 import warnings
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
@@ -24,7 +25,7 @@ from rich.progress import Progress
 from hierspec.errors import HierspecWarning
 from hierspec.lm.backend import LayerParts, Span
 from hierspec.lm.lean.shape import LlamaShape
-from hierspec.utils.terminal import console
+from hierspec.utils.terminal import announce, console
 
 from .backend import COPY_FORMS, NativeBackend
 from .formats import FORMATS, Format
@@ -37,6 +38,7 @@ _RECIPE = 1  # raised when other codes are made of the same weights
 _TEXTS, _LENGTH = 24, 97  # the texts; tokens of each, whose first no copy ever reads
 _SEED = 0
 _QUICK = 250_000_000  # weights of the layers up to which it takes about a minute
+_INSTANT = 20_000_000  # up to which it takes a few seconds
 _SHARING = (("q", "k", "v"), ("proj",), ("gate", "up"), ("down",))  # matrices of equal inputs
 log = logging.getLogger(__name__)
 
@@ -66,12 +68,21 @@ def calibrated_copy(backend: NativeBackend, bits: int) -> NativeBackend:
     layers = [_wider(layer.matrices(), form).values() for layer in backend.layer_weights]
     num_weights = sum(matrix.num_weights for layer in layers for matrix in layer)
     size = int(num_weights * form.bits_per_weight / 8)
+    began = time.monotonic()
     try:
         with (
             Progress(console=screen, transient=True, disable=not screen.is_terminal) as progress,
             KeptPanels(f"{_key(backend)}-{form.name}", size) as kept,
         ):
-            return backend.copy_in(bits, _Calibration(backend, form, progress, kept).round)
+            is_long = num_weights > _INSTANT and not kept.is_read
+            if is_long:
+                minutes = "a minute or two" if num_weights <= _QUICK else "several minutes"
+                once = ", once: it is kept in the cache" if kept.is_written else ""
+                announce(log, f"calibrating a copy of {backend.name} takes {minutes}{once}")
+            copy = backend.copy_in(bits, _Calibration(backend, form, progress, kept).round)
+            if is_long:
+                announce(log, f"calibrated in {time.monotonic() - began:.0f} s")
+            return copy
     except _NoNumbersError:
         text = f"{backend.name} cannot be calibrated, its states are no numbers"
         warnings.warn(text, NotCalibratedWarning, stacklevel=2)
@@ -125,7 +136,6 @@ def _moments(backend: NativeBackend, progress: Progress) -> Iterator[list[torch.
     """Yield each layer's mean of x xᵀ, float32 [in, in], over its inputs x of each kind."""
     shape, threads = backend.shape, torch.get_num_threads()
     length = min(_LENGTH, backend.max_length)
-    log.info("calibrating a copy of %s on its own texts, once", backend.name)
     title, count = f"calibrating a copy of {backend.name}, once", length - 1 + backend.num_layers
     advance = partial(progress.advance, progress.add_task(title, total=count))
     ids, caches = _draw_texts(backend, length, advance)

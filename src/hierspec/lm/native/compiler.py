@@ -27,7 +27,7 @@ from importlib.resources import files
 from pathlib import Path
 
 from hierspec.errors import HierspecError, HierspecWarning
-from hierspec.utils.files import cache_folder, write_atomically
+from hierspec.utils.files import cache_folder, make_room, write_atomically
 from hierspec.utils.machine import processor_features
 
 Unit = tuple[str, ...]  # a source and its own options
@@ -41,6 +41,7 @@ _FLAGS += ["-fno-gcse-after-reload"]  # a sixth of the time that bfloat16 takes,
 # The first of these that the compiler accepts is used: compilers differ in the option that names
 # the processor, and some have no OpenMP (kernels then run on one thread).
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
+_MOST = 64 << 20  # bytes of all kernels in the cache
 _TIMEOUT = 120  # seconds, for the compiler
 _AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8"}, ["-DAMX"]
 _HEADERS = ("vectors.h", "amx.h", "matrix.h", "attention.h")
@@ -169,7 +170,8 @@ class Compiler:
         ):
             content = compile_unit(self._command, unit, Path(scratch))
             if content is not None and (path := self._path(unit)) is not None:
-                with contextlib.suppress(HierspecError):
+                with contextlib.suppress(HierspecError, OSError):
+                    make_room(path.parent, len(content), _MOST)
                     write_atomically(path, content, "the kernels")
             return content
         return None

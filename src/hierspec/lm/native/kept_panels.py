@@ -14,7 +14,6 @@ import json
 import mmap
 import os
 import shutil
-import uuid
 from collections.abc import Callable, Iterable
 from functools import cache
 from importlib.resources import files
@@ -24,7 +23,7 @@ from typing import Any, BinaryIO, NamedTuple
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import cache_folder, file_state, json_digest
+from hierspec.utils.files import cache_folder, file_state, json_digest, locked, make_room
 
 from .formats import FORMATS
 from .matrices import PANEL, PackedMatrix, empty_panels
@@ -61,16 +60,28 @@ class KeptPanels:
         self._file: BinaryIO | None = None
         self._index: dict[str, _Kept] = {}
         self._mapped: mmap.mmap | None = None
+        self._held = contextlib.ExitStack()
         if key is None or num_bytes < _LEAST:
             return
         with contextlib.suppress(HierspecError, OSError):  # no home folder, or no room in it
             self._path = cache_folder("panels") / key
-            self._temporary = self._path.with_name(f".{key}.{uuid.uuid4().hex}.tmp")
+            self._temporary = self._path.with_name(f".{key}.tmp")
             if (found := _read(self._path)) is not None:
                 self._index, self._mapped = found
                 os.utime(self._path)
             elif _make_room(self._path.parent, num_bytes):
-                self._file = self._temporary.open("xb", buffering=0)
+                self._held.enter_context(_writing(self._path))
+                self._file = self._temporary.open("wb", buffering=0)
+
+    @property
+    def is_read(self) -> bool:
+        """Whether they come from a file."""
+        return self._mapped is not None
+
+    @property
+    def is_written(self) -> bool:
+        """Whether they go to a new file."""
+        return self._file is not None
 
     def matrix(
         self, name: str, bias: torch.Tensor | None, pack: Callable[[], PackedMatrix]
@@ -118,6 +129,12 @@ class KeptPanels:
             self._file.close()
             self._file = None
             self._temporary.unlink(missing_ok=True)
+        self._held.close()
+
+
+def _writing(path: Path) -> contextlib.AbstractContextManager[None]:
+    """Hold what one process at a time holds, which writes this file."""
+    return locked(path, "panels", "another process writes them")
 
 
 def panels_key(weights: Iterable[Path], *what: Any) -> str | None:
@@ -163,15 +180,13 @@ def _sum(panels: torch.Tensor) -> int:
 
 
 def _make_room(folder: Path, num_bytes: int) -> bool:
-    """Delete the files used longest ago, as many as stand in the way of a new one.
+    """Delete what killed processes left, and files used long ago that leave no room for a new one.
 
     Returns whether the disk has room for it.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    sizes = {file: file.stat() for file in folder.iterdir()}
-    total = num_bytes + sum(status.st_size for status in sizes.values())
-    for file, status in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
-        if total > _MOST:
-            file.unlink(missing_ok=True)  # who has mapped it keeps it
-            total -= status.st_size
+    for left in folder.glob(".*.tmp"):
+        with contextlib.suppress(HierspecError), _writing(folder / left.name[1:-4]):
+            left.unlink(missing_ok=True)
+    make_room(folder, num_bytes, _MOST)
     return num_bytes <= _MOST and shutil.disk_usage(folder).free >= _FREE * num_bytes
