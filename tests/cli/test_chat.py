@@ -52,7 +52,7 @@ def test_a_file_may_hold_conversations(folder, tmp_path, capsys):
 
 
 def test_a_conversation_keeps_its_caches(folder, monkeypatch, capsys):
-    lines = "w5 w9 w7\n/help\nw11\n/reset\nw11\n"
+    lines = "\ufeff/help\nw5 w9 w7\nw11\n/reset\nw11\n"
     monkeypatch.setattr("sys.stdin", io.StringIO(lines))
     argv = ["chat", "--target", str(folder), "--max-new-tokens", "6", "--dtype", "float32"]
     assert run(argv) == 0

@@ -205,6 +205,14 @@ def test_a_hierarchy_file_by_another_name_is_told_its_endings(capsys, tmp_path):
     assert ".json or .toml" in err
 
 
+def test_streams_that_are_closed_from_the_start(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)
+    status, _, err = hierspec(capsys, "generate", "-", *SMALL)
+    assert (status, err) == (2, "hierspec: error: standard input holds no prompt\n")
+    monkeypatch.setattr(sys, "stderr", None)
+    assert hierspec(capsys, "generate", "import os", *SMALL, "-n", "4")[0] == 0
+
+
 def test_a_batch_shows_one_table(capsys, tmp_path):
     file = tmp_path / "prompts.jsonl"
     file.write_text("\n".join(json.dumps({"prompt": p}) for p in ("import os", "x = 1")))

@@ -47,6 +47,9 @@ def _exit_on_interrupt(*_: object) -> None:
 
 def run(argv: list[str]) -> int:
     """Run a command line and return its exit status: 0, 1 (a check failed), 2 (a mistake)."""
+    # None: closed from the start
+    sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
+    sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
     status = _run_command(argv)
     try:
         if sys.stdout is not None:  # None: closed from the start

@@ -167,7 +167,7 @@ def _line_reader() -> Callable[[str], str]:
         def read_line(_: str) -> str:
             if not (line := sys.stdin.readline()):
                 raise EOFError
-            return line.rstrip("\n")
+            return line.removeprefix("\ufeff").rstrip("\n")  # without a byte order mark
 
         return read_line
 

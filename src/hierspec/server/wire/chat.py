@@ -9,6 +9,7 @@ from pydantic import BeforeValidator, Field, Tag, model_validator
 from .common import (
     ConversationModel,
     GenerationRequest,
+    Int,
     MaxTokens,
     Name,
     RequestModel,
@@ -106,7 +107,7 @@ class ChatRequest(GenerationRequest):
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = False
-    top_logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
+    top_logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
     tools: Annotated[list[Tool], Field(max_length=128)] | None = None
     tool_choice: (
         Annotated[

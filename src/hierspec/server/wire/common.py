@@ -18,8 +18,19 @@ from hierspec.utils.schema import nearest_key
 
 Text = Annotated[str, Field(max_length=1 << 22)]
 Name = Annotated[str, Field(max_length=256)]
-TokenId = Annotated[int, Field(ge=0, lt=1 << 31)]
-Bias = Annotated[float, Field(ge=-100.0, le=100.0)]
+
+
+def refuse_bool(value: Any) -> Any:
+    """Refuse true and false where a number is meant, as 1 and 0."""
+    if isinstance(value, bool):
+        raise ValueError("must be a number, not true or false")
+    return value
+
+
+Int = Annotated[int, BeforeValidator(refuse_bool)]
+Float = Annotated[float, BeforeValidator(refuse_bool)]
+TokenId = Annotated[Int, Field(ge=0, lt=1 << 31)]
+Bias = Annotated[Float, Field(ge=-100.0, le=100.0)]
 
 
 def refuse_unlimited(value: Any) -> Any:
@@ -29,7 +40,7 @@ def refuse_unlimited(value: Any) -> Any:
     return value
 
 
-MaxTokens = Annotated[int, Field(ge=1, lt=1 << 31), BeforeValidator(refuse_unlimited)]
+MaxTokens = Annotated[Int, Field(ge=1, lt=1 << 31), BeforeValidator(refuse_unlimited)]
 
 
 def kind_of(value: Any) -> str | None:
@@ -198,15 +209,15 @@ class GenerationRequest(RequestModel):
     """Fields of every request that generates text."""
 
     model: Name | None = None
-    temperature: Annotated[float, Field(ge=0.0, le=100.0)] | None = None
-    top_p: Annotated[float, Field(gt=0.0, le=1.0)] | None = None
-    top_k: Annotated[int, Field(ge=-1, lt=1 << 31)] | None = None
-    min_p: Annotated[float, Field(ge=0.0, le=1.0)] | None = None
-    repetition_penalty: Annotated[float, Field(gt=0.0, le=100.0)] | None = None
-    frequency_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
-    presence_penalty: Annotated[float, Field(ge=-2.0, le=2.0)] | None = None
+    temperature: Annotated[Float, Field(ge=0.0, le=100.0)] | None = None
+    top_p: Annotated[Float, Field(gt=0.0, le=1.0)] | None = None
+    top_k: Annotated[Int, Field(ge=-1, lt=1 << 31)] | None = None
+    min_p: Annotated[Float, Field(ge=0.0, le=1.0)] | None = None
+    repetition_penalty: Annotated[Float, Field(gt=0.0, le=100.0)] | None = None
+    frequency_penalty: Annotated[Float, Field(ge=-2.0, le=2.0)] | None = None
+    presence_penalty: Annotated[Float, Field(ge=-2.0, le=2.0)] | None = None
     logit_bias: Annotated[dict[str, Bias], Field(max_length=1024)] | None = None
-    seed: Annotated[int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
+    seed: Annotated[Int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     stop: (
         Annotated[
             Annotated[Text, Tag("a text")]
@@ -218,15 +229,15 @@ class GenerationRequest(RequestModel):
     stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
-    n: Annotated[int, Field(ge=1, le=128)] | None = None
+    n: Annotated[Int, Field(ge=1, le=128)] | None = None
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     response_format: ResponseFormat | None = None
     prediction: PredictedOutput | None = None
     hierarchy: Name | None = None
     speculative: bool | None = None
-    priority: Annotated[int, Field(ge=-1000, le=1000)] = 0
-    timeout: Annotated[float, Field(gt=0.0, le=86_400.0)] | None = None
+    priority: Annotated[Int, Field(ge=-1000, le=1000)] = 0
+    timeout: Annotated[Float, Field(gt=0.0, le=86_400.0)] | None = None
     return_levels: bool = False
     return_token_ids: bool = False
     # Accepted because clients send them; they change nothing here.

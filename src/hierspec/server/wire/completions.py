@@ -8,6 +8,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag
 
 from .common import (
     GenerationRequest,
+    Int,
     ResponseModel,
     Text,
     TokenId,
@@ -39,11 +40,11 @@ class CompletionRequest(GenerationRequest):
         Discriminator(_kind, "wrong_kind", "must be a text, token ids, or a list of such"),
     ]
     max_tokens: (
-        Annotated[int, Field(ge=0, lt=1 << 31), BeforeValidator(refuse_unlimited)] | None
+        Annotated[Int, Field(ge=0, lt=1 << 31), BeforeValidator(refuse_unlimited)] | None
     ) = 16
     echo: bool | None = False
-    logprobs: Annotated[int, Field(ge=0, le=20)] | None = None
-    best_of: Annotated[int, Field(ge=1, le=128)] | None = None
+    logprobs: Annotated[Int, Field(ge=0, le=20)] | None = None
+    best_of: Annotated[Int, Field(ge=1, le=128)] | None = None
     suffix: Text | None = None
 
 
