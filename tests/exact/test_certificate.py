@@ -99,6 +99,7 @@ CONCATENATED = {
         (edited("vocab", to=0), "at least 1"),
         (edited("horizon", to=0), "at least 1"),
         (edited("horizon", to=40), "too large to enumerate"),
+        (edited("horizon", to=10**12), "too large to enumerate"),
         (edited("models", to=[]), "must be a list"),
         (edited("models", 0, to=3), "must be an object"),
         (edited("models", 0, "ordre", to=0), "did you mean 'order'"),

@@ -7,7 +7,17 @@ import pytest
 import torch
 
 from hierspec.utils import threads
-from hierspec.utils.files import validate_folder_writable, validate_writable, write_atomically
+from hierspec.utils.files import (
+    read_text,
+    validate_folder_writable,
+    validate_writable,
+    write_atomically,
+)
+
+
+def test_a_text_is_read_without_its_byte_order_mark(tmp_path):
+    (tmp_path / "windows.json").write_text("{}", encoding="utf-8-sig")
+    assert read_text(tmp_path / "windows.json", "the file") == "{}"
 
 
 def test_what_writes_itself_is_there_as_a_whole_or_not_at_all(tmp_path):

@@ -151,7 +151,7 @@ def meant(word: str) -> str | None:
     """Return the method that a word is, or is short for; ``None`` if it is none's."""
     with contextlib.suppress(HierspecError):
         level = {"method": word} if find(word) else from_short(word)
-        return level and level["method"]
+        return level["method"] if level else None
     return None
 
 

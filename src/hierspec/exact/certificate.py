@@ -146,7 +146,7 @@ def certify_tree(
     plans = [root] if controller is None else controller.plans
     longest = max(longest_proposal(plan.below) for plan in plans)
     tokens = longest + 2 if horizon is None else horizon
-    if vocab_size**tokens > _MAX_CELLS:
+    if vocab_size ** min(tokens, 64) > _MAX_CELLS:  # the number itself may be too long to compute
         raise HierspecError(
             f"a law over {vocab_size}^{tokens} texts is too large to enumerate: lower the "
             f"budgets (the longest proposal is {longest} tokens), the vocabulary or the horizon"

@@ -106,7 +106,7 @@ def text_stream(path: Path, noun: str) -> Iterator[TextIO]:
 
 
 def read_text(path: Path, noun: str, fix: str = "") -> str:
-    """Return the text of a UTF-8 file.
+    """Return the text of a UTF-8 file, without a byte order mark.
 
     Args:
         noun: the file's name in the error: ``the case``.
@@ -116,7 +116,7 @@ def read_text(path: Path, noun: str, fix: str = "") -> str:
         HierspecError: the file cannot be read, or is not UTF-8 text.
     """
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding="utf-8-sig")
     except UnicodeDecodeError:
         raise HierspecError(f"{path}: not a text file{fix}") from None
     except (OSError, ValueError) as error:
