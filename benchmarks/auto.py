@@ -1,10 +1,11 @@
 """``--hierarchy auto``: what its first use takes, and whether anything is faster than its plan.
 
 Whole commands: the first with an empty cache, kernels compiled included, one of which half the time
-is over when it is interrupted and then given again, and a later one; how far the estimates of the
-time left were off. With ``--chats`` the plan, its runners-up and plain decoding take turns on other
-prompts, beside the plan under online control, and under control the slowest of them, whose drafts
-do not pay. A run is added to those in the result file.
+is over when it is interrupted and then given again, and a later one; when each says its first plan,
+and how far its estimates of the time left were off. With ``--chats`` the plan, its runners-up, the
+best stack of levels alone and plain decoding take turns on other prompts, beside plan and stack
+under online control, and under control the slowest of them, whose drafts do not pay. A run is added
+to those in the result file.
 
     python benchmarks/auto.py [--target zoo:smollm2] [--folder FOLDER]
     python benchmarks/auto.py --chats FOLDER
@@ -32,8 +33,10 @@ from random_models import checkpoint
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
 from hierspec.config.build import build
+from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
-from hierspec.profiling.auto import choose
+from hierspec.planner.search import Variations, plan
+from hierspec.profiling.auto import choose, control_chain
 
 _LEFT = re.compile(r"about (\d+) (s|min) left")
 
@@ -61,9 +64,11 @@ def run(
     assert process.stderr is not None
     timer = threading.Timer(stop_at or 3600, process.send_signal, [signal.SIGINT])
     timer.start()
-    said, measured = "", 0.0
+    said, first_plan = "", None
     for line in process.stderr:
         said, measured = said + line, time.perf_counter() - began
+        if first_plan is None and "so far: " in line:
+            first_plan = measured
         if found := _LEFT.search(line):
             promised.append(measured + int(found[1]) * (60 if found[2] == "min" else 1))
     out = process.stdout.read()
@@ -71,6 +76,7 @@ def run(
     if process.wait() and stop_at is None:
         raise SystemExit(said)
     found = {"seconds": time.perf_counter() - began, "promised": promised}
+    found |= {} if first_plan is None else {"first_plan_seconds": first_plan}
     return found | (
         {"tokens_per_second": json.loads(out)["tokens_per_second"]} if stop_at is None else {}
     )
@@ -85,7 +91,8 @@ def first_uses(args: argparse.Namespace, target: TargetConfig, temperature: floa
 
     with tempfile.TemporaryDirectory() as cache:
         use("first", cache)
-        print("  promised to end at", [round(end, 1) for end in uses["first"]["promised"]])
+        print("  first plan after", round(uses["first"]["first_plan_seconds"], 1), "s;", end=" ")
+        print("promised to end at", [round(end, 1) for end in uses["first"]["promised"]])
         if "later" in args.uses:
             use("later", cache)
     if "interrupted" in args.uses:
@@ -100,23 +107,24 @@ def rivals(args: argparse.Namespace, target: TargetConfig, temperature: float) -
     choice = choose(target, temperature=temperature, chat=True)
     estimates, best = choice.plan.estimates, choice.plan.best
 
-    def name(chain: Any) -> str:
-        levels = zip(chain.models[:-1], chain.budgets, strict=True)
-        return " > ".join(f"{estimates.names[i]} {budget}" for i, budget in levels) or "plain"
+    def name(chain: Chain) -> str:
+        return chain.describe(lambda model, n: f"{estimates.names[model]} {n}") or "plain"
 
-    def static(chain: Any) -> Hierarchy:
+    def static(chain: Chain) -> Hierarchy:
         return Hierarchy(build(choice.hierarchy(chain), choice.loaded))
 
-    def controlled(chain: Any) -> Hierarchy:
+    def controlled(chain: Chain) -> Hierarchy:
         built = build(choice.hierarchy(chain), choice.loaded)
         controller = OnlineController(built.root, estimates, chain)
         return Hierarchy(built, controller=controller)
 
     runners_up = choice.plan.runners_up[: args.rivals]
-    ways = {name(one.chain): static(one.chain) for one in (best, *runners_up)}
+    stack = plan(estimates, variations=Variations(dropped_bonus=True))
+    ways = {name(one.chain): static(one.chain) for one in (best, stack.best, *runners_up)}
     ways["plain"] = Hierarchy(build(HierarchyConfig(target=target), choice.loaded))
     slowest = max((best, *runners_up), key=lambda one: one.ms).chain
-    for chain in {name(c): c for c in (choice.control, slowest) if not c.plain}.values():
+    controls = (choice.control, control_chain(choice.profile, stack), slowest)
+    for chain in {name(c): c for c in controls if not c.plain}.values():
         ways[f"{name(chain)}, under control"] = controlled(chain)
     prompts, _, identity = common.chat_prompts(args.chats, args.num_prompts, 0, ways["plain"])
     ms: dict[str, list[float]] = {key: [] for key in ways}
@@ -128,12 +136,12 @@ def rivals(args: argparse.Namespace, target: TargetConfig, temperature: float) -
             )
             if number:  # the first compiles
                 ms[key].append(found["ms"])
-    plan = name(best.chain)
+    planned = name(best.chain)
     rows = {
         key: {
             "ms": common.spread(times),
-            "plan_gains": common.ratio(times, ms[plan]),
-            "gains_in_all": sum(times) / sum(ms[plan]),
+            "plan_gains": common.ratio(times, ms[planned]),
+            "gains_in_all": sum(times) / sum(ms[planned]),
             "loses_to_plain": sum(times) / sum(ms["plain"]),
         }
         for key, times in ms.items()
@@ -145,7 +153,13 @@ def rivals(args: argparse.Namespace, target: TargetConfig, temperature: float) -
             f"[{gain['low95']:.3f}, {gain['high95']:.3f}], {row['gains_in_all']:.3f}x in all, as "
             f"fast; {row['loses_to_plain']:.3f} of plain decoding's time"
         )
-    return {"plan": plan, "control": name(choice.control), "ways": rows, "prompts": identity}
+    return {
+        "plan": planned,
+        "stack": name(stack.best.chain),
+        "control": name(choice.control),
+        "ways": rows,
+        "prompts": identity,
+    }
 
 
 def main() -> None:

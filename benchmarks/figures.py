@@ -290,19 +290,14 @@ def prompt_ms(who: str, target: str = SMALL, length: int = 512) -> float:
     return run.milliseconds[str(length)].prompt[who].median
 
 
-def auto_seconds(target: str, use: str) -> float:
-    """What a whole command with ``auto`` takes, greedily."""
-    runs = [
+def auto(target: str, rivals: bool = False) -> Any:
+    """Whole commands with ``auto``, or its plan beside other ways, greedily."""
+    (run,) = (
         run
         for run in data("auto").runs
-        if target in run.settings.target and not run.settings.rivals
-    ]
-    return runs[0].temperatures["0.0"][use].seconds
-
-
-def rivals() -> Any:
-    """The plan of ``auto`` beside other ways, greedily."""
-    return [run for run in data("auto").runs if run.settings.rivals][-1].temperatures["0.0"]
+        if run.settings.target == target and bool(run.settings.rivals) == rivals
+    )
+    return run.temperatures["0.0"]
 
 
 def loaded(name: str) -> str:

@@ -71,9 +71,10 @@ def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
 def auto(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     parts = [
         "## auto",
-        "`python benchmarks/auto.py`: whole commands with `--hierarchy auto`, in seconds, and at "
-        "which second each estimate of the time left would have ended; then its plan, other chains "
-        "and plain decoding in turns, on prompts that were not profiled.",
+        "`python benchmarks/auto.py`: whole commands with `--hierarchy auto`, in seconds, when "
+        "there was a first plan, and at which second each estimate of the time left would have "
+        "ended; then its plan, other chains and plain decoding in turns, on prompts that were not "
+        "profiled.",
     ]
     for run in data["runs"]:
         settings = run["settings"]
@@ -97,5 +98,9 @@ def auto(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             else:
                 uses = ", ".join(f"{use} {c['seconds']:.1f}" for use, c in cell.items())
                 ends = ", ".join(f"{end:.0f}" for end in cell["first"]["promised"])
-                parts.append(f"Temperature {temperature}: {uses}; estimated ends {ends or 'none'}.")
+                plan = cell["first"].get("first_plan_seconds")
+                first = "" if plan is None else f"; first plan {plan:.1f}"
+                parts.append(
+                    f"Temperature {temperature}: {uses}{first}; estimated ends {ends or 'none'}."
+                )
     return "\n\n".join(parts)

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.nodes import Draft, Node, Verify
+from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.round import Coroutine
 from hierspec.core.rules import Verifier
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow, FixedWindow, Window
@@ -131,6 +131,18 @@ def record_requests(
         event = event_of(request, answer, sequence, committed)
         if event is not None:
             tracer.record(event)
+
+
+def continued(tables: Sequence[TabularModel], rule: str, budgets: Sequence[int]) -> Verify:
+    """A level whose drafts the smallest model continues; of three budgets it is below, too."""
+    small, mid, target = tables
+    *others, budget, tail = budgets
+    first: Node = Draft(0, "mid", mid, budget)
+    if others:
+        below = Draft(0, "small", small, others[0])
+        first = Verify(1, "mid", mid, budget, get(rule), None).over(below)
+    last = Draft(first.index + 1, "behind", small, tail)
+    return chain([target], [rule], [], below=Concatenate(last.index + 1, "both", (first, last)))
 
 
 def output_law(

@@ -8,7 +8,7 @@ import json
 import numpy as np
 import pytest
 from estimate_cases import estimates
-from tabular_cases import V, chain, models, output_law
+from tabular_cases import V, chain, continued, models, output_law
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, certify
 from hierspec.config.build import build
@@ -47,6 +47,27 @@ def test_plans_keep_indices_and_count():
         plan_of(dataclasses.replace(root, below=Concatenate(1, "c", (small,))), [1])
 
 
+def test_a_drafter_that_continues_is_the_last_level():
+    root = continued(models("random", 3), "tokenwise", (2, 2, 1))
+    assert [node.index for node in levels_below(root)] == [0, 1, 2]
+    plans = {
+        (2, 3, 1): "small 2 > mid 3 + behind 1",
+        (0, 3, 1): "mid 3 + behind 1",
+        (2, 3, 0): "small 2 > mid 3",
+        (0, 0, 4): "behind 4",
+        (0, 0, 0): "plain",
+    }
+    for budgets, text in plans.items():
+        plan = plan_of(root, budgets)
+        assert label(plan) == text
+        assert {node.index: node.budget for node in levels_below(plan)} == {
+            place: budget for place, budget in enumerate(budgets) if budget
+        }
+    twice = dataclasses.replace(root.below, repeat=2)
+    with pytest.raises(ValueError, match="concatenation"):
+        levels_below(dataclasses.replace(root, below=twice))
+
+
 # --- the output law
 
 
@@ -57,6 +78,15 @@ def test_any_dependence_on_earlier_rounds_is_lossless(rule, family):
     root = chain(models(family, 3, seed=6), [rule] * 2, [2, 1])
     jumping = JumpingController(root, [[2, 1], [0, 2], [1, 1], [0, 0], [1, 2], [2, 0]])
     certificate = certify_tree(root, V, controller=jumping)
+    assert certificate.conclusive
+    assert certificate.tv < TIGHT
+
+
+@pytest.mark.parametrize("rule", ["tokenwise", "block"])
+def test_levels_that_a_drafter_continues(rule):
+    plans = [[1, 1, 1], [0, 1, 1], [1, 2, 0], [0, 0, 2], [0, 0, 0]]
+    root = continued(models("random", 3, seed=6), rule, (1, 1, 1))
+    certificate = certify_tree(root, V, controller=JumpingController(root, plans))
     assert certificate.conclusive
     assert certificate.tv < TIGHT
 

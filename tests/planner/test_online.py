@@ -7,7 +7,7 @@ import dataclasses
 import numpy as np
 import pytest
 from estimate_cases import estimates, rates
-from tabular_cases import V, chain, models
+from tabular_cases import V, chain, continued, models
 
 from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import walk
@@ -24,6 +24,7 @@ from hierspec.planner.online.acceptance_estimate import (
     shifts_of,
 )
 from hierspec.planner.online.controller import OnlineController
+from hierspec.planner.online.prices import counts_of_levels, spent_ms, worst_ms
 
 TIGHT = 1e-12
 
@@ -52,6 +53,60 @@ def test_the_online_controller_is_lossless(rule):
 
     assert certify_tree(root, V, 5, controller=Seen()).tv < TIGHT
     assert len(set(met)) > 2  # it did choose
+
+
+# --- levels that a drafter continues
+
+TAIL, HORIZONTAL = Chain((0, 1, 2), (2, 4), tail=3), Chain((0, 1, 2), (3, 4), "horizontal")
+
+
+def test_chains_of_levels_that_a_drafter_continues():
+    assert TAIL.levels == ((0, 2), (1, 4), (0, 3))
+    assert HORIZONTAL.levels == ((1, 4), (0, 3))
+    for whole in (TAIL, HORIZONTAL):
+        assert whole.with_budgets([budget for _, budget in whole.levels]) == whole
+    assert TAIL.with_budgets([0, 4, 3]) == HORIZONTAL
+    assert TAIL.with_budgets([2, 4, 0]) == Chain((0, 1, 2), (2, 4))
+    assert HORIZONTAL.with_budgets([0, 5]) == Chain((0, 2), (5,))
+    assert HORIZONTAL.with_budgets([4, 0]) == Chain((1, 2), (4,))
+    assert TAIL.with_budgets([0, 0, 0]) == HORIZONTAL.with_budgets([0, 0]) == Chain((2,))
+    assert TAIL.describe(lambda model, n: f"m{model} {n}") == "m0 2 > m1 4 + m0 3"
+
+
+@pytest.mark.parametrize(
+    ("first", "rest", "expected"),
+    [  # drafts, drafted, accepted, rejected: as the round counts them → as the levels have them
+        (Counts(1, 7, 2, 1), Counts(), [Counts(1, 4, 2, 1), Counts(1, 3, 0, 0)]),
+        (Counts(), Counts(1, 7, 5, 1), [Counts(1, 4, 4, 0), Counts(1, 3, 1, 1)]),
+        (Counts(), Counts(1, 6, 6, 0), [Counts(1, 4, 4, 0), Counts(1, 2, 2, 0)]),
+        (Counts(1, 4, 4, 0), Counts(), [Counts(1, 4, 4, 0), Counts()]),  # nothing continued it
+        (Counts(1, 2, 1, 1), Counts(), [Counts(1, 2, 1, 1), Counts()]),  # at the end of a text
+        (Counts(), Counts(), [Counts(), Counts()]),
+    ],
+)
+def test_each_level_gets_the_counts_of_its_own_tokens(first, rest, expected):
+    assert counts_of_levels(HORIZONTAL, [first, rest]) == expected
+    below = Counts(2, 4, 3, 1)
+    assert counts_of_levels(TAIL, [below, first, rest]) == [below, *expected]
+
+
+def test_what_a_joint_draft_costs():
+    known = estimates()
+    round_ms = spent_ms(known, HORIZONTAL, [Counts(1, 4, 4, 0), Counts(1, 3, 1, 1)])
+    expected = known.draft_ms[1, 4] + known.draft_ms[0, 3] + known.verify_ms[1, 2, 7]
+    assert round_ms == pytest.approx(expected)
+    assert worst_ms(known, HORIZONTAL) == pytest.approx(expected)
+    assert worst_ms(known, TAIL) > worst_ms(known, dataclasses.replace(TAIL, tail=0))
+
+
+@pytest.mark.parametrize("whole", [TAIL, HORIZONTAL])
+def test_control_of_levels_that_a_drafter_continues_is_lossless(whole):
+    ones = [1 for _ in whole.levels]
+    root = continued(models("random", 3, seed=8), "block", ones)
+    known = dataclasses.replace(estimates((1.0, 2.0, 9.0), rates(0.6, 0.8, 0.5)), max_budget=2)
+    online = OnlineController(root, known, whole.with_budgets(ones))
+    online.first_wait, online.longest_wait = 1, 2
+    assert certify_tree(root, V, 4, controller=online).tv < TIGHT
 
 
 # --- acceptance

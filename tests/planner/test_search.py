@@ -11,11 +11,18 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from planner_cases import every_chain, random_chain, random_ideal, random_order, random_problem
+from planner_cases import (
+    every_chain,
+    random_chain,
+    random_ideal,
+    random_measured,
+    random_order,
+    random_problem,
+)
 
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import PriceCache, latency
-from hierspec.planner.search import Variations, plan
+from hierspec.planner.search import Space, Variations, plan
 
 # Prices of many chains
 
@@ -89,6 +96,35 @@ def test_plain_decoding_is_an_answer():
     assert plan(ideal([3.0], [])).best.chain == Chain((0,))
     worthless = plan(ideal([1, 2, 9], [[None, 0, 0], [None, None, 0]]))
     assert worthless.best.chain.plain
+
+
+def test_drafts_that_continue_others_are_found():
+    """Against brute force, look-ups among them: what is behind a draft costs rows alone."""
+    gained = 0
+    for seed in range(12):
+        rng = np.random.default_rng(seed)
+        estimates = random_measured(rng, 4, 5) if seed % 2 else random_ideal(rng, 4, 5)
+        chains = [
+            chain for chain in every_chain(estimates) if not stacks_a_window(chain, estimates)
+        ]
+        chains += [replace(chain, order="horizontal") for chain in chains if len(chain.models) == 3]
+        best = PriceCache(estimates).price(chains).min()
+        found = plan(estimates, variations=Variations(horizontal=True))
+        assert found.best.ms == pytest.approx(best, rel=5e-3)
+        gained += found.best.chain.order == "horizontal"
+    assert gained
+
+
+def stacks_a_window(chain, estimates):
+    return any(estimates.stops_by_itself(model) for model in chain.models[1:-1])
+
+
+def test_nothing_continues_several_drafts():
+    _, estimates = random_problem(1, count=4)
+    shapes = Variations(horizontal=True)
+    space = Space(replace(estimates, multi_drafters=frozenset({1})), shapes)
+    joined = [Chain((i, k, 3), (1, 1), "horizontal") for i, k in ((0, 1), (1, 2), (0, 2))]
+    assert [space.contains(chain) for chain in joined] == [False, False, True]
 
 
 def test_tails_and_dropped_bonuses_are_found():

@@ -6,10 +6,12 @@ from profiling_cases import PROMPTS, SMALL, V
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
 from hierspec.config.build import build
+from hierspec.exact.cases import JumpingController
 from hierspec.lm.native import library
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.search import Variations, plan
+from hierspec.planner.online.controller import OnlineController
+from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.profiling.candidates import load, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
@@ -55,6 +57,21 @@ def test_every_shape_is_a_hierarchy_that_runs(whole, loaded):
     assert len(texts["plain"]) == 12
 
 
+def test_control_varies_drafts_that_others_continue(whole, loaded):
+    profile, prompt = from_dict(whole), [72, 69, 76, 76, 79, 220, 72, 69]
+    options = {"max_new_tokens": 24, "ignore_eos": True}
+    built = build(HierarchyConfig.from_dict(profile.hierarchy(chains(profile)["plain"])), loaded)
+    plain = Hierarchy(built).generate(prompt, **options)
+    for name in ("tail", "horizontal"):
+        chain = chains(profile)[name]
+        built = build(HierarchyConfig.from_dict(profile.hierarchy(chain)), loaded)
+        online = OnlineController(built.root, profile.estimates(), chain)
+        for controller in (online, JumpingController(built.root, online.budgets)):
+            result = Hierarchy(built, controller=controller).generate(prompt, **options)
+            assert result.token_ids == plain.token_ids
+        assert any(" + " in plan for plan in result.control["rounds"])
+
+
 def flat(levels):
     return [level for level in levels if hasattr(level, "num_speculative_tokens")]
 
@@ -80,8 +97,7 @@ def test_shapes_are_written_as_they_are_priced(whole):
 def test_a_plan_of_every_shape_of_a_profile_runs(whole, loaded):
     profile = from_dict(whole)
     for temperature in profile.measured_at:
-        shapes = Variations(tail=4, dropped_bonus=True)
-        answer = plan(profile.estimates(temperature), variations=shapes)
+        answer = plan(profile.estimates(temperature), variations=ALL_VARIATIONS)
         config = HierarchyConfig.from_dict(profile.hierarchy(answer.best.chain))
         hierarchy = Hierarchy(build(config, loaded))
         options = {"temperature": temperature, "seed": 1, "ignore_eos": True}

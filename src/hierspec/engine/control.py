@@ -17,12 +17,13 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeGuard
 
 from hierspec.core.nodes import (
     Concatenate,
     Draft,
     LevelNode,
+    Node,
     Verify,
     walk,
     walk_levels,
@@ -68,29 +69,38 @@ class Controller(Protocol):
 
 
 def levels_below(root: Verify) -> list[LevelNode]:
-    """List the levels that draft for the target, smallest first.
+    """List the levels that draft for the target, smallest first, then what continues their draft.
 
     Raises:
-        HierspecError: the levels are not a plain chain.
+        HierspecError: the levels are not a plain chain that one drafter may continue.
     """
     levels: list[LevelNode] = []
     for node in walk(root.below):
-        if isinstance(node, Concatenate):
+        if not isinstance(node, Concatenate):
+            levels.append(node)
+        elif node is not root.below or not _continues(node):
             raise HierspecError(
                 f"level {node.name!r} is a concatenation, which online control cannot vary: give "
-                "it a plain chain of levels, or run without a controller"
+                "it a plain chain of levels, which one drafter may continue, or run without a "
+                "controller"
             )
-        levels.append(node)
     return levels
 
 
+def _continues(node: Node | None) -> TypeGuard[Concatenate]:
+    """Return whether a node is levels, and once a drafter that continues what they have drafted."""
+    if not isinstance(node, Concatenate) or len(node.parts) != 2 or node.repeat != 1:
+        return False
+    return isinstance(node.parts[1], Draft)
+
+
 def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
-    """Return ``root`` with these budgets of its drafting levels, smallest first; 0 omits a level.
+    """Return ``root`` with these budgets of its levels (:func:`levels_below`); 0 omits a level.
 
     Nodes keep their indices, and their windows count. The lowest level with a budget only drafts.
 
     Raises:
-        HierspecError: the levels are not a plain chain, or do not have one budget each.
+        HierspecError: the levels cannot be listed, or do not have one budget each.
     """
     levels = levels_below(root)
     if len(budgets) != len(levels) or any(budget < 0 for budget in budgets):
@@ -107,6 +117,8 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         for node, budget in zip(levels, budgets, strict=True)
         if budget
     ]
+    whole = root.below if len(used) > 1 and budgets[-1] and _continues(root.below) else None
+    last = used.pop() if whole else None
     verifying = [node for node in used[1:] if isinstance(node, Verify)]
     below: LevelNode | None = None
     if used:
@@ -116,6 +128,8 @@ def plan_of(root: Verify, budgets: Sequence[int]) -> Verify:
         below = dataclasses.replace(leaf, num_drafts=num_drafts, drafter=None)
     for node in verifying:
         below = node.over(below)
+    if whole is not None:
+        return root.over(dataclasses.replace(whole, parts=(below, last)))
     return root.over(below)
 
 
@@ -123,12 +137,14 @@ def label(plan: Verify, names: Mapping[int, str] | None = None) -> str:
     """Name a plan: ``"plain"``, or its levels with their budgets: ``"small 3 > mid 12"``."""
     if plan.below is None:
         return "plain"
-    is_chain = not any(isinstance(node, Concatenate) for node in walk(plan.below))
-    levels = [
-        f"{level.name if names is None else names[level.index]} {level.budget}"
-        for level in walk_levels(plan.below)
-    ]
-    return (" > " if is_chain else " + ").join(levels)
+
+    def named(node: Node) -> str:
+        if isinstance(node, Concatenate):
+            return " + ".join(map(named, node.parts))
+        below = f"{named(node.below)} > " if isinstance(node, Verify) and node.below else ""
+        return f"{below}{node.name if names is None else names[node.index]} {node.budget}"
+
+    return named(plan.below)
 
 
 def round_report(root: Verify, num_emitted: int, states: States) -> tuple[RoundReport, States]:

@@ -61,9 +61,53 @@ class Chain:
         """(drafter, verifier) whose agreement the chain depends on."""
         *drafters, target = self.models
         if self.order != "chain":
-            return tuple((model, target) for model in drafters)
+            return tuple((model, target) for model in reversed(drafters))
         tails = [(drafters[0], model) for model in self.models[2:]] if self.tail else []
         return (*pairwise(self.models), *tails)
+
+    @property
+    def continues(self) -> bool:
+        """Whether the smallest model continues what others have drafted."""
+        return self.tail > 0 or self.order == "horizontal"
+
+    @property
+    def levels(self) -> tuple[tuple[int, int], ...]:
+        """(model, budget) of each level below the target: lowest first, what continues them last.
+
+        Of P2's interleaved order, and of tails within tails, there is no such list.
+        """
+        levels = tuple(zip(self.models, self.budgets, strict=False))
+        if self.order == "horizontal":
+            return levels[::-1]
+        return (*levels, (self.models[0], self.tail)) if self.tail else levels
+
+    def describe(self, level: Callable[[int, int], str], above: str = " > ") -> str:
+        """Return the levels below the target in words: ``a > b + a`` if a continues what b drafts.
+
+        Args:
+            level: (model, budget) → its words.
+            above: between a level and the one above it.
+        """
+        texts = [level(model, budget) for model, budget in self.levels]
+        continuing = [texts.pop()] if self.continues else []
+        return " + ".join([above.join(texts), *continuing])
+
+    def with_budgets(self, budgets: Sequence[int]) -> Chain:
+        """Return the chain with other budgets of its :attr:`levels`; 0 leaves a level out."""
+        levels = zip(self.levels, budgets, strict=True)
+        used = [(model, budget) for (model, _), budget in levels if budget]
+        horizontal, tail = False, 0
+        if self.continues and budgets[-1] and len(used) > 1:
+            if horizontal := used[0][0] != used[-1][0]:
+                used.reverse()
+            else:
+                tail = used.pop()[1]
+        models = (*(model for model, _ in used), self.models[-1])
+        values = tuple(budget for _, budget in used)
+        if horizontal:
+            return Chain(models, values, "horizontal")
+        dropped_bonus = tuple(model for model in models[1:-1] if model in self.dropped_bonus)
+        return Chain(models, values, tail=tail, dropped_bonus=dropped_bonus)
 
     def levels_below(
         self, level: Callable[[int, int, bool], T], concatenate: Callable[..., T]

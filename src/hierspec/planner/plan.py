@@ -42,7 +42,7 @@ class Plan:
         """One sentence if three or more levels do not pay; empty if they do."""
         if self.stacked is None:
             return ""
-        names = " > ".join(self.estimates.names[i] for i in self.stacked.chain.models[:-1])
+        names = self.stacked.chain.describe(lambda model, _: self.estimates.names[model])
         slower = 100 * (self.stacked.ms / self.best.ms - 1)
         return f"three levels do not pay here: the best of them, {names}, is {slower:.0f} % slower"
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from itertools import combinations, pairwise
+from itertools import combinations
 
 from .cheapest import cheapest_chain
-from .estimates import Chain, Estimates
+from .estimates import Chain, Estimates, Order
 from .latency import Latency, PriceCache, latency
 from .plan import Plan, PricedChain
 
@@ -32,13 +32,17 @@ class Variations:
         tail: most tokens of the smallest model that a middle level may append to what it hands up
             (P1's horizontal heuristic).
         dropped_bonus: whether middle levels may drop their bonus token.
+        horizontal: whether a model's draft may be continued by a smaller one's, both verified by
+            the target (P2's horizontal order): rows that a look-up adds cost next to nothing.
     """
 
     tail: int = 0
     dropped_bonus: bool = False
+    horizontal: bool = False
 
 
 NO_VARIATIONS = Variations()
+ALL_VARIATIONS = Variations(tail=4, dropped_bonus=True, horizontal=True)
 
 
 def plan(estimates: Estimates, *, variations: Variations = NO_VARIATIONS) -> Plan:
@@ -85,15 +89,18 @@ class Space:
         """A few budgets to try a new level with, denser where small."""
         return tuple(b for b in (1, 2, 3, 4, 6, 8, 11, 15, 21, 30) if b in self.budgets)
 
-    def can_stack(self, models: Sequence[int]) -> bool:
-        """Return whether these models can be stacked; who stops by itself cannot verify."""
-        return all(self.estimates.can_draft(i, k) for i, k in pairwise(models)) and not any(
-            self.estimates.stops_by_itself(i) for i in models[1:-1]
-        )
-
     def contains(self, chain: Chain) -> bool:
-        """Return whether a chain's levels and budgets are allowed."""
-        return self.can_stack(chain.models) and all(b in self.budgets for b in chain.budgets)
+        """Return whether a chain's levels and budgets are allowed.
+
+        Who stops by itself cannot verify, and nothing continues several drafts.
+        """
+        estimates = self.estimates
+        return (
+            all(budget in self.budgets for budget in chain.budgets)
+            and all(estimates.can_draft(i, k) for i, k in chain.pairs)
+            and not any(estimates.stops_by_itself(i) for i in chain.models[1:-1])
+            and (chain.order == "chain" or estimates.multi_drafters.isdisjoint(chain.models))
+        )
 
 
 def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
@@ -111,7 +118,7 @@ def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
 
 
 def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Chain]:
-    """Adapt each chain's budgets (tail, bonuses) until no small change helps."""
+    """Adapt each chain's budgets (tail, bonuses, order) until no small change helps."""
     settled: list[Chain] = []
     ms = prices.ms_by_chain
     while chains:
@@ -129,7 +136,7 @@ def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Ch
 
 
 def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
-    """Yield neighbours: with one other budget, two changed a little, another tail or bonus."""
+    """Yield neighbours: one other budget, two changed a little, another tail, bonus or order."""
     budgets = chain.budgets
     for i in range(len(budgets)):
         for budget in space.budgets:
@@ -152,29 +159,34 @@ def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:
         for model in middle:
             flipped = tuple(sorted({*chain.dropped_bonus} ^ {model}))
             yield replace(chain, dropped_bonus=flipped)
+    if space.variations.horizontal and len(budgets) == 2:
+        order: Order = "horizontal" if chain.order == "chain" else "chain"
+        yield Chain(chain.models, budgets, order)
 
 
 def change_levels(chain: Chain, space: Space) -> Iterator[Chain]:
     """Yield chains with one level added, removed or replaced."""
     models, budgets = chain.models, chain.budgets
-    for i in range(len(budgets)):
-        yield from _allowed(space, models[:i] + models[i + 1 :], budgets[:i] + budgets[i + 1 :])
+    changed = [
+        Chain(models[:i] + models[i + 1 :], budgets[:i] + budgets[i + 1 :])
+        for i in range(len(budgets))
+    ]
     for new in space.usable:
         if new in models:
             continue
         place = sum(model < new for model in models)
         added = tuple(sorted((*models, new)))
         for budget in space.trial_budgets:
-            yield from _allowed(space, added, (*budgets[:place], budget, *budgets[place:]))
+            changed.append(Chain(added, (*budgets[:place], budget, *budgets[place:])))
+            if space.variations.horizontal and len(added) == 3:
+                changed.append(replace(changed[-1], order="horizontal"))
         for i in {place - 1, place} - {-1, len(budgets)}:
             replaced = tuple(sorted({*models} - {models[i]} | {new}))
             for budget in {budgets[i], *space.trial_budgets}:
-                yield from _allowed(space, replaced, (*budgets[:i], budget, *budgets[i + 1 :]))
-
-
-def _allowed(space: Space, models: tuple[int, ...], budgets: tuple[int, ...]) -> Iterator[Chain]:
-    if space.can_stack(models):
-        yield Chain(models, budgets)
+                changed.append(
+                    Chain(replaced, (*budgets[:i], budget, *budgets[i + 1 :]), chain.order)
+                )
+    yield from filter(space.contains, changed)
 
 
 def rank(prices: PriceCache, space: Space, starts: Iterable[Chain], top: int = _TOP) -> list[Chain]:
@@ -185,16 +197,12 @@ def rank(prices: PriceCache, space: Space, starts: Iterable[Chain], top: int = _
         top: how many of the best, each of other levels, get their best budgets.
     """
     target = space.estimates.target
-    singles = [
-        Chain((i, target), (budget,))
-        for i in space.usable
-        if space.can_stack((i, target))
-        for budget in space.budgets
-    ]
+    singles = [Chain((i, target), (budget,)) for i in space.usable for budget in space.budgets]
+    singles = [chain for chain in singles if space.contains(chain)]
     search(prices, space, [Chain((target,)), *starts, *_best_chains(prices, singles, _STARTS)])
     if top > 1:  # runners-up deserve their best budgets too
         leaders = distinct_levels(_rank_priced(prices), 2 * top)
-        polish(prices, space, [c for c in leaders if c.order == "chain" and not c.plain])
+        polish(prices, space, [c for c in leaders if c.order != "interleaved" and not c.plain])
     return _rank_priced(prices)
 
 

@@ -21,7 +21,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import Variations, plan
+from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.utils import machine
 from hierspec.utils.files import (
     cache_folder,
@@ -141,14 +141,15 @@ def choose(
                 profile = from_dict(data, str(path))
                 if busy := busy_message(profile.temperatures.values()):
                     warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
-    best = _plan(profile, temperature)
+    best = plan_of(profile, temperature)
     config = _hierarchy(profile, best.best.chain, in_memory)
     control = control_chain(profile, best)
     return AutoChoice(config, best, control, profile, loaded, measured_now, path, in_memory)
 
 
-def _plan(profile: Profile, temperature: float) -> Plan:
-    return plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
+def plan_of(profile: Profile, temperature: float) -> Plan:
+    """Return the fastest hierarchy of a profile's models, of any shape."""
+    return plan(profile.estimates(temperature), variations=ALL_VARIATIONS)
 
 
 class _PlanSoFar:
@@ -162,10 +163,10 @@ class _PlanSoFar:
         self._report, self._text = report, ""
 
     def update(self, profile: Profile) -> None:
-        best = _plan(profile, self.temperature)
+        best = plan_of(profile, self.temperature)
         chain, priors = best.best.chain, best.estimates.priors
-        names = [without_folders(best.estimates.names[i]) for i in chain.models[:-1]]
-        self._text = f"{' > '.join(names) or 'plain decoding'}, about {best.speedup:.2g}x"
+        levels = chain.describe(lambda model, _: without_folders(best.estimates.names[model]))
+        self._text = f"{levels or 'plain decoding'}, about {best.speedup:.2g}x"
         if priors:
             self._text += f" (not yet measured: {', '.join(priors)})"
         written = best.to_dict() | {"hierarchy": profile.hierarchy(chain)}
@@ -197,11 +198,14 @@ def control_chain(profile: Profile, best: Plan) -> Chain:
     """Return the plan's chain, with one more level if it has only look-ups or only models.
 
     How much a look-up gains depends on the text, far more than what a model gains. So look-ups
-    alone get the best model above them, and models alone the best look-up below; control
-    (:mod:`hierspec.planner.online`) skips the levels that do not help with a text.
+    alone get the best model above them or before them, and models alone the best look-up below or
+    behind; control (:mod:`hierspec.planner.online`) skips the levels that do not help with a text,
+    and knows no tails within tails.
     """
     chain, estimates = best.best.chain, best.estimates
-    if chain.plain or chain.order != "chain" or chain.tail:
+    if len(chain.models) > 3:
+        chain = dataclasses.replace(chain, tail=0)
+    if chain.plain or chain.continues:
         return chain
     models = profile.models[:-1]
     look_ups = {i for i, m in enumerate(models) if m.config and m.config.capabilities.copies}
@@ -213,7 +217,7 @@ def control_chain(profile: Profile, best: Plan) -> Chain:
         return chain
     else:
         unused &= look_ups
-    wider = [c for i in sorted(unused) if (c := extend_chain(estimates, chain, i)) is not None]
+    wider = [more for i in sorted(unused) for more in extend_chain(estimates, chain, i)]
     return min(wider, key=lambda c: latency(estimates, c).ms_per_token, default=chain)
 
 

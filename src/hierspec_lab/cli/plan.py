@@ -110,7 +110,7 @@ def plan(
 
       hierspec plan problem.json --max-models 3
     """
-    from hierspec_lab.planning.search import ALL_VARIATIONS, NO_VARIATIONS
+    from hierspec.planner.search import ALL_VARIATIONS, NO_VARIATIONS
     from hierspec_lab.planning.search import plan as search
 
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
@@ -125,7 +125,6 @@ def plan(
         memory=None if memory_budget is None else parse_size(memory_budget),
         top=top,
         variations=ALL_VARIATIONS if task.every_shape else NO_VARIATIONS,
-        orders=task.every_shape,
     )
     unit = "" if task.profile is None else "ms"
     if output is not None:

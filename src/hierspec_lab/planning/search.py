@@ -1,5 +1,5 @@
-"""The product's search within limits, from more starts, with P2's orders and a lower bound; and the
-search by P1's formula alone.
+"""The product's search within limits, from more starts, with P2's interleaved order and a lower
+bound; and the search by P1's formula alone.
 
 The formula's dynamic program (:mod:`.dynamic`) is certain of its optimum. Under the exact model its
 plans are starts, as is the chain near the bound: the best plan is the one found without them, its
@@ -8,13 +8,14 @@ runners-up may be better.
 
 from __future__ import annotations
 
+import heapq
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
 from hierspec.errors import HierspecError
-from hierspec.planner.estimates import Estimates
+from hierspec.planner.estimates import Chain, Estimates
 from hierspec.planner.latency import PriceCache, latency
 from hierspec.planner.search import (
     NO_VARIATIONS,
@@ -22,7 +23,6 @@ from hierspec.planner.search import (
     Variations,
     distinct_levels,
     plan_from,
-    polish,
     rank,
 )
 
@@ -32,7 +32,6 @@ from .corollary import corollary
 from .dynamic import build_graph, rank_chains, validate_limits
 from .plans import LATENCY_MODELS, BoundedPlan, LatencyModel
 
-ALL_VARIATIONS = Variations(tail=4, dropped_bonus=True)
 _STARTS = 12  # of each kind
 
 
@@ -57,9 +56,9 @@ class LimitedSpace(Space):
     def fit_memory(self, models: Sequence[int]) -> bool:
         return self.memory is None or self.estimates.bytes(models) <= self.memory
 
-    def can_stack(self, models: Sequence[int]) -> bool:
-        is_shallow = self.max_models is None or len(models) <= self.max_models
-        return is_shallow and self.fit_memory(models) and Space.can_stack(self, models)
+    def contains(self, chain: Chain) -> bool:
+        is_shallow = self.max_models is None or len(chain.models) <= self.max_models
+        return is_shallow and self.fit_memory(chain.models) and Space.contains(self, chain)
 
 
 def plan(
@@ -70,7 +69,6 @@ def plan(
     memory: int | None = None,
     top: int = 5,
     variations: Variations = NO_VARIATIONS,
-    orders: bool = False,
 ) -> BoundedPlan:
     """Search for the fastest hierarchy, plain decoding included.
 
@@ -80,8 +78,8 @@ def plan(
         max_models: most models, the target included.
         memory: most bytes of weights (:meth:`Estimates.bytes`).
         top: hierarchies to report: the best, and ``top - 1`` runners-up of other levels.
-        variations: options beyond levels and budgets.
-        orders: whether P2's interleaved and horizontal concatenations are tried.
+        variations: options beyond levels and budgets; with P2's horizontal order comes its
+            interleaved one.
 
     Raises:
         HierspecError: an option makes no sense, or the target alone exceeds the memory.
@@ -92,12 +90,12 @@ def plan(
             f"no latency model called {latency_model!r}; there are: {', '.join(LATENCY_MODELS)}"
         )
     is_exact = latency_model == "exact"
-    if not is_exact and (orders or variations != NO_VARIATIONS):
+    if not is_exact and variations != NO_VARIATIONS:
         raise HierspecError("P1's formula prices plain chains only: use the exact latency model")
     validate_limits(estimates, max_models, memory, top)
     space = LimitedSpace(estimates, variations, max_models, memory)
     ranked = rank_chains(build_graph(estimates), max_models, memory)
-    ranking = [chain for _, chain in ranked if space.can_stack(chain.models)]
+    ranking = [chain for _, chain in ranked if space.contains(chain)]
     # The formula covers neither drafters that stop by themselves nor classes.
     bounded = estimates if is_exact else replace(estimates, joint_survival={}, classes=())
     bound = lower_bound(
@@ -105,16 +103,16 @@ def plan(
         max_models=max_models,
         usable=space.usable,
         tail=variations.tail,
-        orders=orders,
+        orders=variations.horizontal,
         dropped_bonus=variations.dropped_bonus,
     )
     if is_exact:
         prices = PriceCache(estimates)
-        if orders and (max_models is None or max_models >= 3):
-            found = sorted(concatenations(estimates, space.usable), key=lambda pair: pair[0])
-            fitting = [chain for _, chain in found if space.fit_memory(chain.models)]
-            prices.price(fitting[:_STARTS])
-            polish(prices, space, [one for one in fitting[:_STARTS] if one.order == "horizontal"])
+        if variations.horizontal and (max_models is None or max_models >= 3):
+            found = concatenations(estimates, space.usable)
+            fitting = [pair for pair in found if space.fit_memory(pair[1].models)]
+            best = heapq.nsmallest(_STARTS, fitting, key=lambda pair: pair[0])
+            prices.price([chain for _, chain in best])
         near = lower_bound(
             estimates, max_models=max_models, usable=space.usable, dropped_bonus=False
         )

@@ -10,7 +10,7 @@ from formula_cases import COSTS_1, COSTS_2, RATES_1, RATES_2, random_problem, sq
 
 from hierspec.planner import search
 from hierspec.planner.estimates import ideal
-from hierspec_lab.planning.search import ALL_VARIATIONS, plan
+from hierspec_lab.planning.search import plan
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_the_products_search_finds_as_fast_a_plan_without_the_formula(seed):
     ("options", "word"),
     [
         ({"latency_model": "wald"}, "corollary"),
-        ({"latency_model": "corollary", "variations": ALL_VARIATIONS}, "exact"),
+        ({"latency_model": "corollary", "variations": search.ALL_VARIATIONS}, "exact"),
     ],
 )
 def test_refusals(options, word):

@@ -280,8 +280,8 @@ def describe_plan(plan: Plan, controller: Controller | None) -> str:
     names, chain = [*map(without_folders, plan.estimates.names)], plan.best.chain
     if chain.plain:
         return "plain decoding"
-    below = [f"{names[i]} × {n}" for i, n in zip(chain.models, chain.budgets, strict=False)]
-    levels = " → ".join([*below, names[chain.models[-1]]])
+    below = chain.describe(lambda model, budget: f"{names[model]} × {budget}", " → ")
+    levels = f"{below} → {names[chain.models[-1]]}"
     others = [names[i] for i in getattr(controller, "models", ()) if i not in chain.models]
     further = f" (and {', '.join(others)} where they are faster)" if others else ""
     return f"{levels}{further}, {plan.speedup:.2f}× plain decoding expected; depends on your text"

@@ -8,8 +8,8 @@ So while text is generated, pricing the candidates replaces the search.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import combinations, pairwise, product
+from dataclasses import dataclass, replace
+from itertools import combinations, product
 
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import levels_below, plan_of
@@ -32,7 +32,7 @@ class CandidatePlan:
     """A plan that control may choose.
 
     Attributes:
-        budgets: of the levels below the target, smallest first; 0 where one is left out.
+        budgets: of the levels below the target (:attr:`Chain.levels`); 0 where one is left out.
         chain: the same plan, for pricing.
     """
 
@@ -45,56 +45,42 @@ def candidate_plans(root: Verify, estimates: Estimates, chain: Chain) -> list[Ca
     """Return plain decoding, then every plan of :func:`candidate_budgets` that rules accept.
 
     Args:
-        root: the loaded hierarchy, a plain chain of levels.
+        root: the loaded hierarchy, as :func:`levels_below` takes it.
         chain: which model of ``estimates`` each level is; its budgets are among the candidates.
     """
-    dropped_bonus = tuple(
-        model
-        for model, node in zip(chain.models, levels_below(root), strict=False)
-        if isinstance(node, Verify) and not node.bonus
-    )
+    levels = zip(chain.models, levels_below(root), strict=False)
+    verifying = [(model, node) for model, node in levels if isinstance(node, Verify)]
+    if chain.order == "chain":
+        dropped = tuple(model for model, node in verifying if not node.bonus)
+        chain = replace(chain, dropped_bonus=dropped)
     candidates = []
-    for budgets in candidate_budgets(estimates, chain.models, chain.budgets, dropped_bonus):
+    for budgets in candidate_budgets(estimates, chain):
         plan = plan_of(root, budgets)
         if _rules_accept(plan):
-            places = [place for place, budget in enumerate(budgets) if budget]
-            models = (*(chain.models[place] for place in places), chain.models[-1])
-            priced = _chain(models, tuple(budgets[place] for place in places), dropped_bonus)
-            candidates.append(CandidatePlan(budgets, plan, priced))
+            candidates.append(CandidatePlan(budgets, plan, chain.with_budgets(budgets)))
     return candidates
 
 
-def candidate_budgets(
-    estimates: Estimates,
-    models: Sequence[int],
-    chain_budgets: Budgets,
-    dropped_bonus: Sequence[int],
-) -> list[Budgets]:
-    """Return each plan's budgets, 0 where a level is left out; the first is plain decoding.
-
-    Args:
-        models: of the levels, smallest first, the target last.
-        chain_budgets: budgets to include.
-        dropped_bonus: models of the middle levels that hand up no bonus token.
-    """
-    *drafters, target = models
-    distinct: dict[Budgets, None] = {(0,) * len(drafters): None}
-    for places in _subsets(len(drafters)):
-        used = (*(drafters[place] for place in places), target)
-        pairs = list(pairwise(used))
+def candidate_budgets(estimates: Estimates, chain: Chain) -> list[Budgets]:
+    """Return each plan's budgets, 0 where a level is left out; the first is plain decoding."""
+    count = len(chain.levels)
+    distinct: dict[Budgets, None] = {(0,) * count: None}
+    for places in _subsets(count):
+        if chain.tail and places[-1] == count - 1 and count - 2 not in places:
+            continue  # the lowest level without it does the same
+        ones = tuple(int(place in places) for place in range(count))
+        pairs = chain.with_budgets(ones).pairs
         if not all(estimates.can_draft(i, k) for i, k in pairs):
             continue
         plans = [
-            _tune(shift_survival(estimates, shifts), used, dropped_bonus)
+            _tune(shift_survival(estimates, shifts), chain, places)
             for shifts in _possible_shifts(pairs)
         ]
         if len(places) == 1:
-            plans += [(1,), (_TRIAL_TOKENS,)]
-        if len(places) == len(drafters):
-            plans.append(chain_budgets)
-        for budgets in plans:
-            budget_at = dict(zip(places, budgets, strict=True))
-            distinct[tuple(budget_at.get(place, 0) for place in range(len(drafters)))] = None
+            plans += [ones, tuple(_TRIAL_TOKENS * one for one in ones)]
+        if len(places) == count:
+            plans.append(tuple(budget for _, budget in chain.levels))
+        distinct |= dict.fromkeys(plans)
     return list(distinct)
 
 
@@ -108,7 +94,7 @@ def _subsets(count: int) -> Iterator[tuple[int, ...]]:
             yield from combinations(range(count), size)
 
 
-def _possible_shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, int], float]]:
+def _possible_shifts(pairs: Sequence[tuple[int, int]]) -> Iterator[dict[tuple[int, int], float]]:
     """Yield shifts that a text's acceptance may turn out to have, by pair."""
     if len(pairs) <= 2:
         for shifts in product(_SHIFTS, repeat=len(pairs)):
@@ -120,34 +106,37 @@ def _possible_shifts(pairs: list[tuple[int, int]]) -> Iterator[dict[tuple[int, i
             yield {pair: shift}
 
 
-def extend_chain(estimates: Estimates, chain: Chain, model: int) -> Chain | None:
-    """Add a model to a chain, at its best budgets; return ``None`` if it cannot be added."""
+def extend_chain(estimates: Estimates, chain: Chain, model: int) -> Iterator[Chain]:
+    """Yield a chain with one more model at its place, or behind another one's draft, at the best
+    budgets."""
     models = tuple(sorted((*chain.models, model)))
-    if not all(estimates.can_draft(i, k) for i, k in pairwise(models)):
-        return None
-    return _chain(models, _tune(estimates, models, chain.dropped_bonus), chain.dropped_bonus)
+    budgets = (1,) * (len(models) - 1)
+    shapes = [Chain(models, budgets, dropped_bonus=chain.dropped_bonus)]
+    if len(models) == 3:
+        shapes.append(Chain(models, budgets, "horizontal"))
+    for shape in shapes:
+        if all(estimates.can_draft(i, k) for i, k in shape.pairs):
+            yield shape.with_budgets(_tune(estimates, shape, range(len(budgets))))
 
 
-def _tune(estimates: Estimates, models: tuple[int, ...], dropped_bonus: Sequence[int]) -> Budgets:
-    """Choose budgets by coordinate descent: good enough, since plans are then compared exactly."""
+def _tune(estimates: Estimates, chain: Chain, places: Sequence[int]) -> Budgets:
+    """Choose the budgets of the levels at some places by coordinate descent.
+
+    That is good enough, since plans are then compared exactly.
+    """
     grid = [n for n in _BUDGETS if n in estimates.budgets]
     prices = PriceCache(estimates)
-    best = tuple(grid[min(1 + i, len(grid) - 1)] for i in range(len(models) - 1))
-    best_ms = prices.price([_chain(models, best, dropped_bonus)])[0]
+    first = {place: grid[min(1 + i, len(grid) - 1)] for i, place in enumerate(places)}
+    best = tuple(first.get(place, 0) for place in range(len(chain.levels)))
+    best_ms = prices.price([chain.with_budgets(best)])[0]
     while True:
         previous, previous_ms = best, best_ms
-        for i in range(len(best)):
+        for i in places:
             trials = [(*best[:i], n, *best[i + 1 :]) for n in grid]
-            ms = prices.price([_chain(models, budgets, dropped_bonus) for budgets in trials])
+            ms = prices.price([chain.with_budgets(budgets) for budgets in trials])
             best, best_ms = trials[int(ms.argmin())], ms.min()
         if best_ms >= previous_ms:
             return previous
-
-
-def _chain(models: tuple[int, ...], budgets: Budgets, dropped_bonus: Sequence[int]) -> Chain:
-    return Chain(
-        models, budgets, dropped_bonus=tuple(m for m in models[1:-1] if m in dropped_bonus)
-    )
 
 
 def _rules_accept(plan: Verify) -> bool:

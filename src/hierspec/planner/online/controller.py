@@ -27,7 +27,7 @@ from hierspec.planner.estimates import Chain, Estimates
 
 from .acceptance_estimate import Evidence, add_tests, fade, predict_passes, shifts_of
 from .candidates import candidate_plans
-from .prices import PriceList, default_catch_up, spent_ms, worst_ms
+from .prices import PriceList, counts_of_levels, default_catch_up, spent_ms, worst_ms
 
 # Reading the prompt is free up to this part of the plain time of the text to come.
 _FREE_PROMPT = 0.02
@@ -68,7 +68,7 @@ class OnlineController:
     """Chooses among plans over the levels of one hierarchy; safe to share between threads.
 
     Args:
-        root: the loaded hierarchy, a plain chain of levels.
+        root: the loaded hierarchy, as :func:`hierspec.engine.control.levels_below` takes it.
         estimates: expected acceptance and costs, of all models in ``chain`` at least.
         chain: which model of ``estimates`` each level is, smallest first, the target last; its
             budgets are among those tried.
@@ -80,7 +80,7 @@ class OnlineController:
         catch_up: per level below the target, ms to read one token that was emitted without it.
 
     Raises:
-        HierspecError: the hierarchy is not a chain, or not that of ``chain``.
+        HierspecError: the hierarchy is not that of ``chain``, or its levels cannot be varied.
     """
 
     loss_budget = 2.0
@@ -88,11 +88,10 @@ class OnlineController:
 
     def __init__(self, root: Verify, estimates: Estimates, chain: Chain) -> None:
         nodes = levels_below(root)
-        if chain.order != "chain" or chain.tail or len(chain.models) != len(nodes) + 1:
+        if len(chain.levels) != len(nodes):
             raise HierspecError(
                 f"the hierarchy has {len(nodes)} levels below the target and the chain "
-                f"{len(chain.models) - 1}: give one model of the estimates for each level, and a "
-                "plain chain without a tail"
+                f"{len(chain.levels)}: give one model of the estimates for each level"
             )
         if chain.models[-1] != estimates.target:
             raise HierspecError("the chain must end with the estimates' target, their last model")
@@ -116,7 +115,7 @@ class OnlineController:
         self.max_loss = tuple(ms - estimates.plain_ms for ms in worst)
         self.max_account = max(_RESERVE * max(self.max_loss), self.loss_budget * estimates.plain_ms)
         defaults = default_catch_up(estimates)
-        self.catch_up = tuple(defaults[i] for i in self.models[:-1])
+        self.catch_up = tuple(defaults[i] for i, _ in chain.levels)
         self._price_list = PriceList(estimates, self.chains, self.pairs)
         self._predicted = [predict_passes(estimates, i, k) for i, k in self.pairs]
         short = [n for n, c in enumerate(self.chains) if len(c.models) == 2 and c.budgets[0] <= 2]
@@ -149,6 +148,7 @@ class OnlineController:
             for index, budget in zip(self.indices, self.budgets[current], strict=True)
             if budget
         ]
+        used = counts_of_levels(self.chains[current], used)
         spent = spent_ms(self.estimates, self.chains[current], used)
         spent += self._reading_ms(current, state, state.num_written)
         plain = emitted * self.estimates.plain_ms

@@ -6,7 +6,6 @@ No clock is read, so that what online control decides can be repeated.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
 
 import numpy as np
 
@@ -39,9 +38,7 @@ class PriceList:
         pairs: Sequence[tuple[int, int]],
     ) -> None:
         self.estimates, self.chains, self.pairs = estimates, chains, pairs
-        self.pairs_of = tuple(
-            tuple(pairs.index(pair) for pair in pairwise(chain.models)) for chain in chains
-        )
+        self.pairs_of = tuple(tuple(pairs.index(pair) for pair in chain.pairs) for chain in chains)
         self._prices: dict[tuple[int, tuple[int, ...]], float] = {}
         self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
 
@@ -78,29 +75,66 @@ def worst_ms(estimates: Estimates, chain: Chain) -> float:
     """Return a bound on one round's ms: every first token rejected, at the costliest lengths."""
     if chain.plain:
         return estimates.plain_ms
-    drafter, longest = chain.models[0], chain.budgets[0]
+    levels = [*chain.levels]
+    continuing, tail = levels.pop() if chain.continues else (0, 0)
+    (drafter, longest), *verifying = levels
     spent = float(estimates.draft_ms[drafter, : longest + 1].max())
-    budgets = (*chain.budgets[1:], 1)  # the target's round is one
-    for model, budget in zip(chain.models[1:], budgets, strict=True):
+    for model, budget in (*verifying, (estimates.target, 1)):  # the target's round is one
+        if tail and model == estimates.target:
+            spent += float(estimates.draft_ms[continuing, : tail + 1].max())
+            longest += tail
         check_ms = estimates.check_ms(model not in chain.dropped_bonus)
         spent = budget * (spent + float(check_ms[drafter, model, : longest + 1].max()))
         drafter, longest = model, budget + longest
     return spent
 
 
+def counts_of_levels(chain: Chain, drafts: Sequence[Counts]) -> list[Counts]:
+    """Return the counts of a chain's levels in a round, each of its own tokens alone.
+
+    Of a draft that one level began and another continued, the round counts all with the level of
+    the first rejected token, or of the last one. How many tokens the first level had handed up
+    follows from the budgets, but for what overshot.
+    """
+    if not chain.continues:
+        return [*drafts]
+    *others, first, rest = drafts
+    (_, budget), (_, tail) = chain.levels[-2:]
+    drafted, accepted = first.drafted + rest.drafted, first.accepted + rest.accepted
+    handed_up = max(budget, drafted - tail)
+    if rest.drafts:
+        handed_up = min(handed_up, accepted)
+    elif first.rejected:
+        handed_up = max(handed_up, accepted + 1)
+    else:  # nothing continued it
+        handed_up = drafted
+    handed_up = min(handed_up, drafted)
+    further, kept = drafted - handed_up, min(accepted, handed_up)
+    return [
+        *others,
+        Counts(first.drafts + rest.drafts, handed_up, kept, first.rejected),
+        Counts(float(further > 0), further, accepted - kept, rest.rejected),
+    ]
+
+
 def spent_ms(estimates: Estimates, chain: Chain, drafts: Sequence[Counts]) -> float:
     """Return the ms that a finished round of the target cost.
 
     Args:
-        drafts: counts of the drafts of each level below the target, smallest first.
+        drafts: counts of the drafts of each of the chain's levels.
     """
-    total = 0.0
-    for place, (counts, model) in enumerate(zip(drafts, chain.models, strict=False)):
-        above = chain.models[place + 1]
+    total, levels, further = 0.0, [*chain.levels], Counts()
+    if chain.continues:
+        *drafts, further = drafts
+        total += interpolate(estimates.draft_ms[levels.pop()[0]], further.drafted)
+    models = [*(model for model, _ in levels), estimates.target]
+    for place, (counts, model) in enumerate(zip(drafts, models, strict=False)):
+        above = models[place + 1]
         if counts.drafts:
             mean = counts.drafted / counts.drafts
+            checked = mean + (further.drafted if above == estimates.target else 0.0)
             check_ms = estimates.check_ms(above not in chain.dropped_bonus)
-            total += counts.drafts * interpolate(check_ms[model, above], mean)
+            total += counts.drafts * interpolate(check_ms[model, above], checked)
             if place == 0:
                 total += counts.drafts * interpolate(estimates.draft_ms[model], mean)
         if place + 1 < len(drafts):  # rounds of a middle level that had nothing to verify

@@ -19,8 +19,7 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
-from hierspec.planner.search import Variations
-from hierspec.profiling.auto import control_chain
+from hierspec.profiling.auto import control_chain, plan_of
 from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
@@ -28,7 +27,6 @@ from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
-from hierspec_lab.planning.search import ALL_VARIATIONS, plan
 
 from .base import Method
 from .ours import BenchModels, HierarchyMethod
@@ -73,10 +71,9 @@ class Planning:
         return self.profiles[temperature]
 
     def plan(self, temperature: float) -> Plan:
-        """Return the best plan of any shape, as ``hierspec plan`` does."""
+        """Return the best plan, as ``auto`` does."""
         if temperature not in self.plans:
-            estimates = self.profile(temperature).estimates(temperature)
-            self.plans[temperature] = plan(estimates, variations=ALL_VARIATIONS, orders=True)
+            self.plans[temperature] = plan_of(self.profile(temperature), temperature)
         return self.plans[temperature]
 
 
@@ -116,8 +113,7 @@ def planned(models: BenchModels, temperature: float) -> list[Method]:
 
 
 def online(models: BenchModels, temperature: float) -> list[Method]:
-    """Return the best plan of levels one above the other, with one more level at hand, adapted
-    while text is written."""
+    """Return the plan with one more level at hand, adapted while text is written."""
     return [OnlineMethod("online", models, temperature)]
 
 
@@ -125,9 +121,8 @@ class OnlineMethod(HierarchyMethod):
     """The planned hierarchy under a controller, as :meth:`hierspec.Hierarchy.auto` builds it."""
 
     def __init__(self, name: str, models: BenchModels, temperature: float) -> None:
-        profile = planning(models).profile(temperature)
-        estimates = profile.estimates(temperature)
-        chain = control_chain(profile, plan(estimates, variations=Variations(dropped_bonus=True)))
+        profile, best = planning(models).profile(temperature), planning(models).plan(temperature)
+        chain = control_chain(profile, best)
         content = _levels_and_rule(models, temperature, chain)
         super().__init__(name, models, **content)
         self.configuration["online"] = True
@@ -135,7 +130,7 @@ class OnlineMethod(HierarchyMethod):
         config = dataclasses.replace(parsed, target=models.target)
         built, controller = build(config, models.loaded), None
         if not chain.plain:
-            controller = OnlineController(built.root, estimates, chain)
+            controller = OnlineController(built.root, best.estimates, chain)
         self._hierarchy = Hierarchy(built, controller=controller)
 
     @property
