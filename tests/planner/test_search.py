@@ -101,7 +101,7 @@ def test_plain_decoding_is_an_answer():
 def test_drafts_that_continue_others_are_found():
     """Against brute force, look-ups among them: what is behind a draft costs rows alone."""
     gained = 0
-    for seed in range(12):
+    for seed in range(0, 40, 3):
         rng = np.random.default_rng(seed)
         estimates = random_measured(rng, 4, 5) if seed % 2 else random_ideal(rng, 4, 5)
         chains = [
@@ -110,7 +110,7 @@ def test_drafts_that_continue_others_are_found():
         chains += [replace(chain, order="horizontal") for chain in chains if len(chain.models) == 3]
         best = PriceCache(estimates).price(chains).min()
         found = plan(estimates, variations=Variations(horizontal=True))
-        assert found.best.ms == pytest.approx(best, rel=5e-3)
+        assert found.best.ms == pytest.approx(best, rel=1e-9)
         gained += found.best.chain.order == "horizontal"
     assert gained
 

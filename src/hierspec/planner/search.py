@@ -216,13 +216,14 @@ def _best_chains(prices: PriceCache, chains: Sequence[Chain], count: int) -> lis
     prices.price(chains)
     ms = prices.ms_by_chain
     possible = [chain for chain in chains if ms[chain] < float("inf")]
-    return distinct_levels(sorted(possible, key=ms.__getitem__), count)
+    return distinct_levels(sorted(possible, key=ms.__getitem__), count, by_order=True)
 
 
-def distinct_levels(chains: Iterable[Chain], count: int) -> list[Chain]:
-    chains_by_models: dict[tuple[int, ...], Chain] = {}
+def distinct_levels(chains: Iterable[Chain], count: int, by_order: bool = False) -> list[Chain]:
+    """Return the first chain of each of the first sets of levels, or of levels in an order."""
+    found: dict[tuple[object, ...], Chain] = {}
     for chain in chains:
-        if len(chains_by_models) == count:
+        if len(found) == count:
             break
-        chains_by_models.setdefault(chain.models, chain)
-    return list(chains_by_models.values())
+        found.setdefault((chain.models, chain.order if by_order else ""), chain)
+    return list(found.values())

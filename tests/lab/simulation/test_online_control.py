@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 
 import pytest
 from estimate_cases import COSTS, GOOD, GROWTH, estimates, rates
@@ -13,21 +14,28 @@ from hierspec.config.numbered import chain as numbered
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController
+from hierspec_lab.planning.simulated import build_root
 from hierspec_lab.simulation import CoinFlips, simulate
 
 PLAIN = COSTS[-1]
 CATCH_UP = [GROWTH * ms for ms in COSTS]
 USELESS = rates(0.0, 0.0, 0.0)
+STACK = Chain((0, 1, 2), (4, 6))
+CONTINUED = [Chain((0, 1, 2), (3, 6), "horizontal"), Chain((0, 1, 2), (2, 6), tail=3)]
+
+
+def controlled(chain):
+    return OnlineController(build_root(chain), estimates(), chain)
 
 
 @pytest.fixture(scope="module")
 def controller():
-    return OnlineController(numbered([4, 6]), estimates(), Chain((0, 1, 2), (4, 6)))
+    return controlled(STACK)
 
 
-def simulated(source, controller, tokens):
+def simulated(source, controller, tokens, chain=STACK):
     return simulate(
-        numbered([4, 6]),
+        build_root(chain),
         source,
         lambda model, scored: COSTS[model] * (1.0 + GROWTH * (scored - 1)),
         tokens=tokens,
@@ -57,11 +65,15 @@ def loss(result):
     return result.num_tokens * (result.ms_per_token / PLAIN - 1.0)
 
 
-@given(st.lists(st.integers(0, 12), min_size=1, max_size=40), st.integers(1, 150))
-@settings(max_examples=60, deadline=None)
-def test_loss_is_bounded_whatever_is_kept(kept, tokens):
+@given(
+    st.sampled_from([STACK, *CONTINUED]),
+    st.lists(st.integers(0, 12), min_size=1, max_size=40),
+    st.integers(1, 150),
+)
+@settings(max_examples=120, deadline=None)
+def test_loss_is_bounded_whatever_is_kept(chain, kept, tokens):
     """Not on average: every sequence of outcomes stays within ``loss_budget`` and ``risk``."""
-    controller = _CONTROLLER
+    controller = _CONTROLLERS[chain]
     calls = iter(kept * 100_000)
 
     class Adversary:
@@ -69,10 +81,10 @@ def test_loss_is_bounded_whatever_is_kept(kept, tokens):
             return min(next(calls), len(owners))
 
     bound = controller.loss_budget + 0.01 * tokens
-    assert loss(simulated(Adversary(), controller, tokens)) <= bound + 1e-9
+    assert loss(simulated(Adversary(), controller, tokens, chain)) <= bound + 1e-9
 
 
-_CONTROLLER = OnlineController(numbered([4, 6]), estimates(), Chain((0, 1, 2), (4, 6)))
+_CONTROLLERS = {chain: controlled(chain) for chain in (STACK, *CONTINUED)}
 
 
 @pytest.mark.parametrize("acceptance", [USELESS, rates(0.8, 0.0, 0.0)])
@@ -100,6 +112,19 @@ def test_gains_come_near_the_plan_the_text_asks_for(controller):
     ):
         source = CoinFlips(acceptance, seed=2)
         assert PLAIN / simulated(source, controller, 1500).ms_per_token > gain
+
+
+@pytest.mark.parametrize("chain", CONTINUED)
+@pytest.mark.parametrize("across", [0.7, 0.0])
+def test_gains_of_drafts_that_a_drafter_continues(chain, across):
+    """Near the best fixed plan, also where the target keeps nothing of what continues them."""
+    acceptance, budgets = rates(0.8, 0.9, across), range(9)
+    best = min(
+        latency(estimates(acceptance=acceptance), chain.with_budgets(used)).ms_per_token
+        for used in itertools.product(*[budgets[1:]] * (len(chain.levels) - 1), budgets)
+    )
+    found = simulated(CoinFlips(acceptance, seed=1), _CONTROLLERS[chain], 1500, chain)
+    assert found.ms_per_token < (1.08 if across else 1.15) * best
 
 
 def test_it_follows_a_text_that_turns(controller):
