@@ -252,7 +252,7 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
 # --- one token, one command
 
 
-SMALL, LARGE = "zoo:smollm2", "llama-1.2b"
+SMALL, ROTATED, LARGE = "zoo:smollm2", "zoo:smollm2-16bit", "llama-1.2b"
 
 
 def _ground(target: str, kind: str) -> Any:
@@ -298,6 +298,13 @@ def auto(target: str, rivals: bool = False) -> Any:
         if run.settings.target == target and bool(run.settings.rivals) == rivals
     )
     return run.temperatures["0.0"]
+
+
+def auto_over_plain(target: str, way: str) -> float:
+    """A way's time over plain decoding's, in all: ``auto``'s plan, stack, or that in control."""
+    cell = auto(target, rivals=True)
+    name = getattr(cell, way) + (", under control" if way == "control" else "")
+    return cell.ways[name].loses_to_plain
 
 
 def loaded(name: str) -> str:

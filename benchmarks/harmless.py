@@ -25,7 +25,7 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
-from hierspec.planner.search import Variations, plan
+from hierspec.profiling.auto import plan_of
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
@@ -129,13 +129,13 @@ def main() -> None:
     )
     profile = from_dict(data)
     estimates = profile.estimates(1.0)
-    best = plan(estimates, variations=Variations(dropped_bonus=True)).best.chain
+    best = plan_of(profile, 1.0).best.chain
     three = common.chain_of(profile, {"zoo:small": 3, "zoo:trunk": 12})
     report: dict[str, Any] = {
         "environment": common.environment(prompts=identity, other_prompts=other_identity),
         "note": "decoding only, after the first token; reading the prompt by drafters included",
         "target": TARGET,
-        "planned": {"levels": best.levels, "num_speculative_tokens": best.budgets},
+        "planned": {"levels": best.models, "num_speculative_tokens": best.budgets},
         "useless": {},
     }
 

@@ -28,9 +28,9 @@ from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
-from hierspec.planner.search import Variations, plan
 from hierspec.presets import defaults
 from hierspec.profiling import costs
+from hierspec.profiling.auto import plan_of
 from hierspec.profiling.candidates import CandidatePool, default_names, load, parse
 from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import Profile, from_dict
@@ -132,7 +132,7 @@ def examine(
     for budgets in budget_sets:
         name = " > ".join(f"{model} {n}" for model, n in budgets.items()) or "plain"
         chains[name] = common.chain_of(profile, budgets)
-    general = plan(profile.estimates(temperature), variations=Variations(dropped_bonus=True))
+    general = plan_of(profile, temperature)
     chains["planned"] = general.best.chain
     built = {
         name: Hierarchy(build(HierarchyConfig.from_dict(profile.hierarchy(chain)), loaded))

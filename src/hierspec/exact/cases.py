@@ -115,7 +115,7 @@ class JumpingController:
     levels included, and not on speed.
 
     Args:
-        root: the loaded hierarchy, a plain chain.
+        root: the loaded hierarchy.
         budgets: for each plan, the budgets that :func:`plan_of` takes.
     """
 

@@ -86,7 +86,7 @@ class PriceCache:
         groups: dict[tuple[object, ...], list[Chain]] = defaultdict(list)
         for chain in dict.fromkeys(chain for chain in chains if chain not in self.ms_by_chain):
             budgets = chain.budgets if chain.order == "interleaved" else ()
-            groups[len(chain.budgets), chain.tail, chain.order, budgets].append(chain)
+            groups[len(chain.budgets), chain.tail > 0, chain.order, budgets].append(chain)
         for group in groups.values():
             ms = prices(self.estimates, group)[0].sum(0)
             self.ms_by_chain.update(
@@ -98,7 +98,7 @@ class PriceCache:
 def prices(
     estimates: Estimates, chains: Sequence[Chain], overshoot: bool = True
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Price chains of one shape: depth, tail and order; and of the interleaved one, budgets.
+    """Price chains of one shape: depth, order, all with tails or none; interleaved, also budgets.
 
     Returns:
         [levels, B] milliseconds a token of each level, smallest first (NaN or infinite where a
@@ -146,7 +146,8 @@ class _Stack:
         ).T
         # A level holds at most budget - 1 tokens before its last round, which adds all from below
         # and one.
-        longest = int(self.budgets.sum(0).max()) + self.shape.tail * (len(self.budgets) - 1)
+        self.tails = np.array([chain.tail for chain in chains])
+        longest = int((self.budgets.sum(0) + self.tails * (len(self.budgets) - 1)).max())
         if self.shape.order == "interleaved":
             longest = (self.shape.budgets[0] + 1) * self.shape.budgets[1]
         self.lengths = np.arange(min(estimates.longest, longest) + 1)[:, None]
@@ -166,10 +167,10 @@ class _Stack:
             block = self.draft(0, n), self.draft(1, np.ones_like(n))
             return reduce(self.join, block * self.shape.budgets[1])
         drafts = self.draft(0, self.budgets[0])
-        tail = self.draft(0, np.full_like(self.budgets[0], self.shape.tail))
+        tail = self.draft(0, self.tails) if self.shape.tail else None
         for level in range(1, len(self.budgets)):
             drafts = self.verify(drafts, level, overshoot)
-            if self.shape.tail:
+            if tail is not None:
                 drafts = self.join(drafts, tail)
         return drafts
 
@@ -267,7 +268,9 @@ def _cut_at_budget(
 
 
 def _fit(rows: np.ndarray, size: int) -> np.ndarray:
-    return np.pad(rows[:size], ((0, max(0, size - len(rows))), (0, 0)))
+    out = np.zeros((size, rows.shape[1]))
+    out[: len(rows)] = rows[:size]
+    return out
 
 
 def _convolve(rows: np.ndarray, short: np.ndarray) -> np.ndarray:
