@@ -163,7 +163,7 @@ def rivals(args: argparse.Namespace, target: TargetConfig, temperature: float) -
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n\n")[0])
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n\n")[0])
     parser.add_argument("--target", default="zoo:smollm2", help="a model, or one of random_models")
     parser.add_argument("--dtype", default="auto")
     parser.add_argument("--temperatures", type=float, nargs="+", default=[0.0])
