@@ -76,7 +76,7 @@ class Way:
     """A way to run the model.
 
     Attributes:
-        call: runs so many rows behind so many tokens, which ``prepare`` has read.
+        call: runs so many rows behind so many tokens, of the same or more that ``prepare`` has read.
         num_bytes: of weights that a call reads; 0: unknown.
     """
 
@@ -224,27 +224,29 @@ def in_llama_cpp(file: Path, text: torch.Tensor, threads: int) -> Way:
 def measure(
     ways: dict[str, Way], contexts: list[int], rows: list[int], repeats: int
 ) -> dict[str, dict[str, dict[str, Any]]]:
-    """Return milliseconds of a call by context, rows and way; without rows: of a whole prompt."""
+    """Return milliseconds of a call by context, rows and way; without rows: of a whole prompt.
+
+    All take turns, contexts too, since a machine's speed moves from minute to minute.
+    """
+    cases = [(context, n) for context in contexts for n in rows or ["prompt"]]
+    found: dict[tuple[int, Any], dict[str, list[float]]] = {case: {} for case in cases}
+    for way in ways.values():
+        if rows:
+            way.prepare(max(contexts))
+    for turn in range(repeats + 1):  # the first turn warms up
+        for (context, n), by_way in found.items():
+            for name, way in ways.items():
+                began = time.perf_counter()
+                if rows:
+                    way.call(context, n)
+                else:
+                    way.prepare(context)
+                if turn:
+                    by_way.setdefault(name, []).append(1e3 * (time.perf_counter() - began))
     times: dict[str, dict[str, dict[str, Any]]] = {}
-    for context in contexts:
-        for way in ways.values():
-            if rows:
-                way.prepare(context)
-        by_rows: dict[str, dict[str, list[float]]] = {str(n): {} for n in rows or ["prompt"]}
-        for turn in range(repeats + 1):  # the first turn warms up
-            for n, by_way in by_rows.items():
-                for name, way in ways.items():
-                    began = time.perf_counter()
-                    if rows:
-                        way.call(context, int(n))
-                    else:
-                        way.prepare(context)
-                    if turn:
-                        by_way.setdefault(name, []).append(1e3 * (time.perf_counter() - began))
-        times[str(context)] = {
-            n: {name: common.spread(values) for name, values in by_way.items()}
-            for n, by_way in by_rows.items()
-        }
+    for (context, n), by_way in found.items():
+        spreads = {name: common.spread(values) for name, values in by_way.items()}
+        times.setdefault(str(context), {})[str(n)] = spreads
     return times
 
 
@@ -305,6 +307,8 @@ def main() -> None:
     parser.add_argument("--types", nargs="+", default=["BF16", "Q8_0", "Q4_0", "Q4_K_M"])
     parser.add_argument("--name", default="ground", help="of the result file")
     args = parser.parse_args()
+    if len(args.contexts) > 1 and "transformers" in args.others:
+        parser.error("transformers forgets what it crops: give it one of --contexts")
     torch.set_num_threads(args.threads)
     with tempfile.TemporaryDirectory() as folder:
         ways, contexts, rows = collect(args, folder)
