@@ -76,7 +76,7 @@ class Way:
     """A way to run the model.
 
     Attributes:
-        call: runs so many rows behind so many tokens, of the same or more that ``prepare`` has read.
+        call: runs so many rows behind so many tokens, or of more that ``prepare`` has read.
         num_bytes: of weights that a call reads; 0: unknown.
     """
 

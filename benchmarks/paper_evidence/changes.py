@@ -98,12 +98,6 @@ CHANGES = (
         "answer is computed on SmolLM2",
     ),
     Change(
-        "P4 Table A.3",
-        "holds",
-        "The task was of random models; now short answers of SmolLM2, where the loss is above "
-        "0, but below what was set as the least that matters",
-    ),
-    Change(
         "P5 Figure 7",
         "undecided",
         "Undecided was a comparison at each system's best K, by weights, on texts of 32 tokens. "

@@ -38,8 +38,8 @@ as an experiment goes), and each look's interval has the level 1 − {ERROR:g} /
 are compared there is one look, at 24 prompts of each. *Holds*: the whole interval is above 0. *Does
 not hold*: the whole interval is below the smallest effect that matters: 3 % of speed, tokens or
 cost between systems, 1 to 2 % between verification rules, half a per cent for P1's heuristic, .03
-of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time or of an
-accuracy, .1 of a token, a tenth of P5's gain off mathematics over that on it. A claim that
+of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the time, half of P4's own
+loss of accuracy, .1 of a token, a tenth of P5's gain off mathematics over that on it. A claim that
 two methods are alike holds if the interval lies within plus or minus the smallest effect that
 matters, and does not hold if it lies outside. Otherwise it is *undecided*. *Needed*: the number of
 prompts that show the smallest effect with probability {POWER:g}, given the measured spread.
