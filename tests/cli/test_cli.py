@@ -116,6 +116,8 @@ def test_a_prompts_seed_and_text_do_not_depend_on_the_batch_size(capsys, tmp_pat
     assert texts[0][0] != texts[0][1]
     alone = json.loads(hierspec(capsys, "generate", prompts[2], "--seed", "1", *options)[1])
     assert alone["text"] == texts[0][2][1]
+    last = hierspec(capsys, "generate", "--prompts", str(file), "--seed", str(2**64 - 1), *options)
+    assert [json.loads(line)["seed"] for line in last[1].splitlines()] == [2**64 - 1, 0, 1]
 
 
 def test_trace_is_json_lines(capsys, tmp_path):

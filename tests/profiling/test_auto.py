@@ -342,3 +342,14 @@ def test_control_has_a_level_more_at_hand(levels, expected):
     )
     assert found.models == expected
     assert (found == given) == (levels == expected)
+
+
+def test_control_continues_no_token_tree():
+    rates = [[0, 0.3, 0.3], [0, 0, 0.8], [0, 0, 0]]
+    estimates = dataclasses.replace(ideal([0.01, 2, 33], rates), multi_drafters=frozenset({1}))
+    estimates.survival[0, 1] = np.nan  # a look-up cannot draft for a tree
+    configs = [parse("suffix").level, parse("m").level, None]
+    profile = SimpleNamespace(models=[SimpleNamespace(config=config) for config in configs])
+    given = Chain((1, 2), (5,))
+    best = SimpleNamespace(best=SimpleNamespace(chain=given), estimates=estimates)
+    assert auto.control_chain(profile, best) == given

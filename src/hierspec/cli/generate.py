@@ -164,7 +164,9 @@ def generate(
         **{name: value for name, value in ctx.params.items() if name in arguments.SAMPLING}
     )
     first = secrets.randbits(32) if seed is None else seed
-    seeds = [arguments.seed(first + number) for number in range(len(texts))]
+    arguments.seed(first)
+    # Behind the last seed of 64 bits comes the first, 0.
+    seeds = [s if (s := first + n) < 2**64 else s - 2**64 for n in range(len(texts))]
     drafts, console, note = tuple(options.split_values(draft)), notes(), ""
     mode_is_open = chat is None and not ids  # whether prompts are questions
     if hierarchy is None and (not drafts or any(map(is_method, drafts))):
@@ -200,7 +202,8 @@ def generate(
         _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
-        measuring = {"temperature": temperature, "chat": bool(chat), "measure_again": measure_again}
+        measuring = dict[str, Any](chat=bool(chat), measure_again=measure_again)
+        measuring["temperature"] = sampling.temperature
         models = _plan(auto_target, drafts, measuring, as_json, console)
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)

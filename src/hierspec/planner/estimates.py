@@ -207,6 +207,17 @@ class Estimates:
         """Return whether model i may end a draft before its budget (a window, a look-up)."""
         return i in self.joint_survival
 
+    def allows(self, chain: Chain) -> bool:
+        """Return whether a chain can be built.
+
+        Who stops by itself cannot verify, and nothing continues several drafts.
+        """
+        return (
+            all(self.can_draft(i, k) for i, k in chain.pairs)
+            and not any(map(self.stops_by_itself, chain.models[1:-1]))
+            and (chain.order == "chain" or self.multi_drafters.isdisjoint(chain.models))
+        )
+
     def validate(self, chain: Chain) -> None:
         """Refuse a chain whose levels cannot draft for those that verify them."""
         for i, k in chain.pairs:

@@ -90,16 +90,9 @@ class Space:
         return tuple(b for b in (1, 2, 3, 4, 6, 8, 11, 15, 21, 30) if b in self.budgets)
 
     def contains(self, chain: Chain) -> bool:
-        """Return whether a chain's levels and budgets are allowed.
-
-        Who stops by itself cannot verify, and nothing continues several drafts.
-        """
-        estimates = self.estimates
-        return (
-            all(budget in self.budgets for budget in chain.budgets)
-            and all(estimates.can_draft(i, k) for i, k in chain.pairs)
-            and not any(estimates.stops_by_itself(i) for i in chain.models[1:-1])
-            and (chain.order == "chain" or estimates.multi_drafters.isdisjoint(chain.models))
+        """Return whether a chain's levels and budgets are allowed."""
+        return all(budget in self.budgets for budget in chain.budgets) and self.estimates.allows(
+            chain
         )
 
 

@@ -22,6 +22,7 @@ from hierspec.planner.latency import latency
 from hierspec.planner.online.candidates import extend_chain
 from hierspec.planner.plan import Plan
 from hierspec.planner.search import ALL_VARIATIONS, plan
+from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils import machine
 from hierspec.utils.files import (
     cache_folder,
@@ -96,6 +97,7 @@ def choose(
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
     target = target or TargetConfig(model=SHIPPED_TARGET)
+    temperature = SamplingParams.make(temperature=temperature).temperature
     expected = library.is_expected()
     candidates = choose_candidates(target.model, names, target.dtype)
     models = [name for name in (target.model, *names) if isinstance(name, ModelInMemory)]

@@ -254,12 +254,15 @@ def make_room(folder: Path, num_bytes: int, most: int) -> None:
     """Delete files of a folder, the oldest first, so that with new bytes it has ``most`` of them.
 
     Raises:
-        OSError: a file cannot be deleted, or another process has deleted it meanwhile.
+        OSError: a file cannot be deleted.
     """
-    sizes = {file: file.stat() for file in folder.iterdir()} if folder.is_dir() else {}
+    sizes: dict[Path, os.stat_result] = {}
+    for file in folder.iterdir() if folder.is_dir() else ():
+        with contextlib.suppress(FileNotFoundError):  # another process writes or deletes here
+            sizes[file] = file.stat()
     total = num_bytes + sum(status.st_size for status in sizes.values())
     for file, status in sorted(sizes.items(), key=lambda item: item[1].st_mtime):
-        if total > most:
+        if total > most and not file.name.startswith("."):  # those are being written, or locks
             file.unlink(missing_ok=True)  # who has mapped it keeps it
             total -= status.st_size
 

@@ -16,6 +16,7 @@ import hashlib
 import os
 import platform
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -44,6 +45,7 @@ _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-mar
 _MOST = 64 << 20  # bytes of all kernels in the cache
 _TIMEOUT = 120  # seconds, for the compiler
 _AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8"}, ["-DAMX"]
+WRONG, _CRASHES = 3, (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS)  # how trying them may end
 _HEADERS = ("vectors.h", "amx.h", "matrix.h", "attention.h")
 
 
@@ -103,7 +105,7 @@ class Compiler:
         """Return one that compiles for AMX's tiles, where they can be used and compute correctly.
 
         The first time another process, which may crash, tries that for some seconds; what came of
-        it is kept beside the kernels.
+        it is kept beside the kernels, if that can be.
 
         Warns:
             NoTilesWarning: they do not, which has just been found.
@@ -113,15 +115,17 @@ class Compiler:
         tiled = Compiler([*self._command, *_WITH_AMX])
         path = tiled._path(("tiles",))
         verdict = path and path.with_suffix(".txt")
-        if verdict and verdict.exists():
-            return tiled if verdict.read_bytes() == b"right" else None
+        if verdict:
+            with contextlib.suppress(OSError):
+                return tiled if verdict.read_bytes() == b"right" else None
         check = "import sys; from hierspec.lm.native.library import check; check(sys.argv[1:])"
         command = [sys.executable or "", "-P", "-c", check, *tiled._command]
         try:
             done = subprocess.run(command, capture_output=True, timeout=3 * _TIMEOUT)
         except (OSError, subprocess.TimeoutExpired):
             return None
-        if verdict:
+        # Other ends, as without memory, say nothing of the tiles.
+        if verdict and done.returncode in (0, WRONG, *(-one for one in _CRASHES)):
             with contextlib.suppress(HierspecError):
                 content = b"wrong" if done.returncode else b"right"
                 write_atomically(verdict, content, "what AMX's tiles compute")

@@ -146,7 +146,7 @@ def is_expected() -> bool:
 def check(command: Sequence[str]) -> NoReturn:
     """End this process, with status 0 if kernels that a command compiles compute correctly."""
     compiler.ask_for_tiles()
-    sys.exit(_load(Compiler(command)) is None)
+    sys.exit(compiler.WRONG if _load(Compiler(command)) is None else 0)
 
 
 def _load(found: Compiler) -> Library | None:

@@ -115,7 +115,7 @@ def extend_chain(estimates: Estimates, chain: Chain, model: int) -> Iterator[Cha
     if len(models) == 3:
         shapes.append(Chain(models, budgets, "horizontal"))
     for shape in shapes:
-        if all(estimates.can_draft(i, k) for i, k in shape.pairs):
+        if estimates.allows(shape):
             yield shape.with_budgets(_tune(estimates, shape, range(len(budgets))))
 
 
