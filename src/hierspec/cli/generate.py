@@ -202,8 +202,7 @@ def generate(
         _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:
             auto_target = dataclasses.replace(auto_target, backend="deterministic")
-        measuring = dict[str, Any](chat=bool(chat), measure_again=measure_again)
-        measuring["temperature"] = sampling.temperature
+        measuring = {"temperature": temperature, "chat": bool(chat), "measure_again": measure_again}
         models = _plan(auto_target, drafts, measuring, as_json, console)
     else:
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)

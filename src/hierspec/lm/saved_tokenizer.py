@@ -86,9 +86,8 @@ class SavedTokenizer:
     def transformers(self) -> Any:
         with _loading:
             if "_whole" not in self.__dict__:
-                from transformers import (
-                    PreTrainedTokenizerFast,
-                )  # AutoTokenizer's choice, 1 s faster
+                # AutoTokenizer would choose this class, and take a second to find it.
+                from transformers import PreTrainedTokenizerFast
 
                 self.__dict__["_whole"] = PreTrainedTokenizerFast.from_pretrained(self._folder)
                 for name in self._own:  # it is asked for them now, since it may be changed
