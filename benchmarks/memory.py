@@ -8,7 +8,8 @@ Models that are not named keep the figures that the result file has.
 
     python benchmarks/memory.py [--folder FOLDER]
 
-``llama-1.2b`` has random weights, which are written to ``FOLDER`` once (2.5 GB).
+``llama-1.2b`` has random weights, which are written to ``FOLDER`` once (2.5 GB); a GGUF file of it
+takes llama-cpp-python (3.8 GB more).
 """
 
 from __future__ import annotations
@@ -36,6 +37,7 @@ MODELS: dict[str, tuple[str, str]] = {
     "SmolLM2, its own bits": ("zoo:smollm2", "auto"),
     "SmolLM2, bfloat16": ("zoo:smollm2", "bfloat16"),
     "1.24 B, bfloat16": ("llama-1.2b", "bfloat16"),
+    "1.24 B, a Q8_0 file": ("llama-1.2b", "Q8_0"),
 }
 DRAFTS: dict[str, list[dict[str, Any]]] = {
     "plain": [],
@@ -61,10 +63,22 @@ def run(command: Sequence[str]) -> tuple[float, int]:
     return seconds, used.ru_maxrss * 1024
 
 
+def gguf_file(model: str, kind: str, folder: Path) -> Path:
+    """Return a random model's GGUF file; another process writes it, for the memory that takes."""
+    code = (
+        "import sys; from pathlib import Path; from ground import gguf_files, open_source; "
+        "gguf_files(open_source(sys.argv[1]), [sys.argv[2]], Path(sys.argv[3]))"
+    )
+    here = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path(__file__).parent), *sys.path])}
+    command = [sys.executable, "-c", code, model, kind, str(folder)]
+    subprocess.run(command, check=True, env=here)
+    return folder / f"{model}-{kind}.gguf"
+
+
 def num_bytes(model: str, dtype: str) -> int:
     """Return the bytes of a model's weights, as they are stored or in a 16-bit type."""
     if dtype == "auto":
-        return smollm2_file().stat().st_size
+        return (Path(model) if model.endswith(".gguf") else smollm2_file()).stat().st_size
     source = registry.open_weights(model)
     return 2 * sum(source.tensor(name).numel() for name in source.names())
 
@@ -72,6 +86,8 @@ def num_bytes(model: str, dtype: str) -> int:
 def generate(target: dict[str, str], levels: list[dict[str, Any]], tokens: int) -> list[str]:
     hierarchy = json.dumps({"target": target, "levels": levels, "verify": "block"})
     command = ["-m", "hierspec", "generate", "def quicksort(items):", "--hierarchy", hierarchy]
+    if target["model"].endswith(".gguf"):
+        command += ["--tokenizer", "zoo:smollm2"]  # a random model's file has none
     return [*command, "--ignore-eos", "--max-new-tokens", str(tokens), "--json"]
 
 
@@ -86,21 +102,27 @@ def main() -> None:
     before = json.loads(file.read_text()) if file.exists() else {}
     with tempfile.TemporaryDirectory() as scratch:
         folder = args.folder or Path(scratch)
-        commands, weights = {"import torch": ["-c", "import torch"]}, dict[str, int]()
+        commands, targets = {"import torch": ["-c", "import torch"]}, dict[str, dict[str, str]]()
         for name in args.models:
             model, dtype = MODELS[name]
-            target = {"model": checkpoint(model, folder), "dtype": dtype}
-            weights[name] = num_bytes(target["model"], dtype)
+            if dtype == "Q8_0":
+                target = {"model": str(gguf_file(model, dtype, folder)), "dtype": "auto"}
+            else:
+                target = {"model": checkpoint(model, folder), "dtype": dtype}
+            targets[name] = target
             commands[f"{name}: the first token"] = generate(target, [], 1)
             run(commands[f"{name}: the first token"])  # reads files, and compiles
             for way, levels in DRAFTS.items():
+                if levels and dtype == "Q8_0":
+                    continue  # no copy in 8 bits is cheaper
                 commands[f"{name}, {way}"] = generate(target, levels, args.tokens)
         found: dict[str, list[tuple[float, int]]] = {name: [] for name in commands}
         for _ in range(args.runs):
             for name, command in commands.items():
                 found[name].append(run(command))
-    # A child begins with its parent's peak, so that only what is above is its own.
-    own_peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        # A child begins with its parent's peak, so that only what is above is its own.
+        own_peak = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+        weights = {name: num_bytes(**target) for name, target in targets.items()}
     rows: dict[str, dict[str, Any]] = {}
     for name, runs in found.items():
         seconds, peaks = zip(*runs, strict=True)

@@ -91,7 +91,7 @@ class KeptPanels:
             kept = self._index[name]
             panels = _view(self._mapped, kept).view(-(-kept.num_out // PANEL), -1)
             if len(self._mapped) < _SMALL:  # on huge pages, which a small file has few of
-                panels = empty_panels(*panels.shape).copy_(panels)
+                panels = _copy(self._mapped, kept, empty_panels(*panels.shape))
             return PackedMatrix(FORMATS[kept.form], kept.num_out, kept.width, panels, bias)
         matrix = pack()
         if self._file is not None:
@@ -167,7 +167,19 @@ def _read(path: Path) -> tuple[dict[str, _Kept], mmap.mmap] | None:
     except (OSError, ValueError):  # an empty file cannot be mapped
         return None
     whole = all(_sum(_view(mapped, one)) == one.total for one in kept.values())
+    if len(mapped) < _SMALL:
+        mapped.madvise(mmap.MADV_DONTNEED)  # it is copied, and should not be in memory twice
     return (kept, mapped) if whole else None
+
+
+def _copy(mapped: mmap.mmap, kept: _Kept, panels: torch.Tensor) -> torch.Tensor:
+    """Copy a matrix to panels, part by part, each of which the file then has in memory no more."""
+    parts = panels.view(-1).split(_HUGE)
+    for offset, part in zip(range(kept.offset, kept.offset + kept.size, _HUGE), parts, strict=True):
+        part.copy_(torch.frombuffer(mapped, dtype=torch.uint8, count=len(part), offset=offset))
+        page = offset - offset % mmap.PAGESIZE
+        mapped.madvise(mmap.MADV_DONTNEED, page, offset + len(part) - page)
+    return panels
 
 
 def _view(mapped: mmap.mmap, kept: _Kept) -> torch.Tensor:
