@@ -3,34 +3,72 @@
 from __future__ import annotations
 
 import json
+import re
 
 import pytest
 
 from hierspec import HierspecError
-from hierspec.server.settings import ServeSettings, load, parse_assignments
+from hierspec.server.settings import ServeSettings
+from hierspec.server.sources import load, parse_assignments
 
 
-def test_later_ones_win(tmp_path):
+@pytest.fixture
+def variables(monkeypatch):
+    def set_them(**texts):  # named without their prefix
+        for name, text in texts.items():
+            monkeypatch.setenv(f"HIERSPEC_SERVE_{name}", text)
+
+    return set_them
+
+
+def test_later_ones_win(tmp_path, variables):
     file = tmp_path / "serve.json"
-    file.write_text(json.dumps({"port": 1, "max_queue": 1, "host": "localhost"}))
-    environment = {"HIERSPEC_SERVE_PORT": "2", "HIERSPEC_SERVE_MAX_QUEUE": "2"}
-    found = load(file, {"port": 3, "model": None}, environment)
+    hierarchies = {"theirs": "suffix"}
+    there = {"port": 1, "max_queue": 1, "host": "localhost", "hierarchies": hierarchies}
+    file.write_text(json.dumps(there))
+    variables(PORT="2", MAX_QUEUE="2", HIERARCHIES='{"ours": "auto"}')
+    found = load(file, {"port": 3, "model": None})
     assert (found.port, found.max_queue, found.host) == (3, 2, "localhost")
+    assert found.hierarchies == {"ours": "auto"}  # in place of the file's
+    assert found.max_num_seqs == ServeSettings().max_num_seqs
 
 
-def test_toml_and_lists(tmp_path):
+def test_settings_made_in_python_are_not_the_environments(variables):
+    variables(PORT="2", MAX_QUEUE="many", PROT="1")
+    assert ServeSettings(port=3) == ServeSettings(port=3, max_queue=256)
+    assert ServeSettings().port == 8000
+    assert parse_assignments([]) == {}
+
+
+def test_toml_and_lists(tmp_path, variables):
     file = tmp_path / "serve.toml"
     file.write_text('api_key = ["a"]\n[hierarchies]\nplain = "autoregressive"\n')
-    found = load(file, environment={"HIERSPEC_SERVE_CORS_ORIGIN": "http://a, http://b"})
+    variables(CORS_ORIGIN="http://a, http://b")
+    found = load(file)
     assert found.api_key == ("a",)
     assert found.hierarchies == {"plain": "autoregressive"}
     assert found.cors_origin == ("http://a", "http://b")
 
 
-def test_a_key_that_looks_like_a_number_is_a_text():
-    assert load(environment={"HIERSPEC_SERVE_API_KEY": "12345"}).api_key == ("12345",)
-    found = load(environment={"HIERSPEC_SERVE_HIERARCHIES": '{"plain": "autoregressive"}'})
-    assert found.hierarchies == {"plain": "autoregressive"}
+@pytest.mark.parametrize(
+    ("name", "text", "value"),
+    [
+        ("API_KEY", "12345", ("12345",)),  # a text, though it looks like a number
+        ("MODEL", "123", "123"),
+        ("THREADS", "4", 4),
+        ("THREADS", "null", None),
+        ("REQUEST_TIMEOUT", "5", 5.0),
+        ("MAX_BODY_BYTES", "1e6", 1_000_000),
+        ("PREFIX_CACHING", "false", False),
+        ("LOG_FORMAT", "json", "json"),
+        ("HIERARCHIES", '{"plain": "autoregressive"}', {"plain": "autoregressive"}),
+        ("PORT", "", 8000),  # an empty variable is none
+    ],
+)
+def test_variables_are_converted_to_the_settings_types(variables, name, text, value):
+    variables(**{name: text})
+    found = getattr(load(), name.lower())
+    assert (found, type(found)) == (value, type(value))
 
 
 def test_single_settings_of_the_command_line():
@@ -44,16 +82,49 @@ def test_single_settings_of_the_command_line():
 
 
 @pytest.mark.parametrize(
-    ("environment", "words"),
+    ("name", "text", "words"),
     [
-        ({"HIERSPEC_SERVE_PROT": "1"}, "did you mean 'port'"),
-        ({"HIERSPEC_SERVE_PORT": "many"}, "environment.port"),
-        ({"HIERSPEC_SERVE_MAX_QUEUE": "-1"}, "max_queue"),
+        ("PROT", "1", "HIERSPEC_SERVE_PROT: unknown key 'prot'; did you mean 'port'?"),
+        ("PORT", "many", "HIERSPEC_SERVE_PORT: port must be an integer from 0 to 65535"),
+        ("MAX_QUEUE", "-1", "HIERSPEC_SERVE_MAX_QUEUE: max_queue must be an integer of at least 1"),
+        ("HIERARCHIES", "plain", "HIERSPEC_SERVE_HIERARCHIES: hierarchies must be an object"),
     ],
 )
-def test_mistakes_name_their_place(environment, words):
-    with pytest.raises(HierspecError, match=words):
-        load(environment=environment)
+def test_a_mistake_names_its_variable(variables, name, text, words):
+    variables(MODEL="zoo:mid", **{name: text})
+    with pytest.raises(HierspecError, match=f"^{re.escape(words)}"):
+        load(options={name.lower(): None})
+
+
+@pytest.mark.parametrize(
+    ("there", "words"),
+    [
+        ({"prot": 1}, ": unknown key 'prot'; did you mean 'port'?"),
+        ({"port": 70000}, ".port must be an integer from 0 to 65535, not 70000"),
+        ({"max_queue": "10"}, ".max_queue must be an integer of at least 1, not '10'"),
+        ({"prefix_caching": "false"}, ".prefix_caching must be true or false, not 'false'"),
+    ],
+)
+def test_a_mistake_names_its_file(tmp_path, variables, there, words):
+    file = tmp_path / "serve.json"
+    file.write_text(json.dumps(there))
+    variables(PORT="1", MAX_QUEUE="1")  # these win, but the file is wrong all the same
+    with pytest.raises(HierspecError, match=f"^{re.escape(str(file) + words)}"):
+        load(file)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"host": ""}, "options.host must be a non-empty string, not ''"),
+        (["max_queue=-1"], "options.max_queue must be an integer of at least 1, not -1"),
+        (["prot=1"], "options: unknown key 'prot'; did you mean 'port'?"),
+    ],
+)
+def test_a_mistake_names_its_option(variables, options, words):
+    variables(HOST="localhost", MAX_QUEUE="1")
+    with pytest.raises(HierspecError, match=f"^{re.escape(words)}"):
+        load(options=options if isinstance(options, dict) else parse_assignments(options))
 
 
 def test_models_and_hierarchies_that_are_not_there_are_refused_before_anything_is_loaded(tmp_path):

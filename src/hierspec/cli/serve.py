@@ -137,11 +137,13 @@ def service_settings(
     """
     try:
         import fastapi_offline  # noqa: F401
+        import pydantic_settings  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
         raise HierspecError("a service needs an extra: pip install 'hierspec[server]'") from None
 
-    from hierspec.server.settings import FIELDS, load, parse_assignments
+    from hierspec.server.settings import FIELDS
+    from hierspec.server.sources import load, parse_assignments
 
     given = {name: value for name, value in params.items() if name in FIELDS and value is not False}
     given["draft"] = options.split_values(given["draft"])

@@ -1,7 +1,6 @@
 """The operator's settings: one schema for the file, the environment and the command line.
 
-Defaults are overridden by the file (``--config``, JSON or TOML), the file by the environment
-(``HIERSPEC_SERVE_*``), and the environment by options.
+``sources`` reads them from there; settings made in Python read nothing.
 """
 
 from __future__ import annotations
@@ -10,23 +9,24 @@ import contextlib
 import dataclasses
 import errno
 import ipaddress
-import json
-import os
 import socket
-from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, Strict
 
 from hierspec.errors import HierspecError
-from hierspec.utils.documents import read_object
-from hierspec.utils.schema import Boolean, NonEmptyString, checked_dataclass, validate
+from hierspec.utils.schema import (
+    Boolean,
+    Expected,
+    Natural,
+    NonEmptyString,
+    NonNegativeNumber,
+    PositiveInteger,
+    checked_dataclass,
+)
 
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
-
-PREFIX = "HIERSPEC_SERVE_"
 
 
 def _split_at_commas(value: Any) -> Any:
@@ -41,7 +41,12 @@ def _or_empty(value: Any) -> Any:
 
 
 Strings = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_split_at_commas)]
-AtLeastOne = Annotated[int, Field(ge=1)]
+Hierarchies = Annotated[
+    dict[str, NonEmptyString],
+    BeforeValidator(_or_empty),
+    Expected("an object of presets or hierarchy files by name"),
+]
+Port = Annotated[int, Strict(), Field(ge=0, le=65535), Expected("an integer from 0 to 65535")]
 
 
 @checked_dataclass
@@ -90,35 +95,33 @@ class ServeSettings:
 
     model: NonEmptyString | None = None
     hierarchy: NonEmptyString | None = None
-    hierarchies: Annotated[dict[str, NonEmptyString], BeforeValidator(_or_empty)] = (
-        dataclasses.field(default_factory=dict)
-    )
+    hierarchies: Hierarchies = dataclasses.field(default_factory=dict)
     draft: Strings = ()
     tokenizer: NonEmptyString | None = None
     measure_again: Boolean = False
     dtype: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
-    threads: AtLeastOne | None = None
+    threads: PositiveInteger | None = None
     served_model_name: NonEmptyString | None = None
     host: NonEmptyString = "127.0.0.1"
-    port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    port: Port = 8000
     api_key: Strings = ()
     allow_without_key: Boolean = False
     cors_origin: Strings = ()
-    max_body_bytes: AtLeastOne = 4 << 20
-    max_prompt_tokens: AtLeastOne | None = None
-    max_tokens_default: AtLeastOne = 512
-    max_num_seqs: AtLeastOne = 64
-    max_queue: AtLeastOne = 256
-    max_cache_tokens: AtLeastOne | None = None
-    max_choices: AtLeastOne = 128
-    prefill_chunk: AtLeastOne = 256
+    max_body_bytes: PositiveInteger = 4 << 20
+    max_prompt_tokens: PositiveInteger | None = None
+    max_tokens_default: PositiveInteger = 512
+    max_num_seqs: PositiveInteger = 64
+    max_queue: PositiveInteger = 256
+    max_cache_tokens: PositiveInteger | None = None
+    max_choices: PositiveInteger = 128
+    prefill_chunk: PositiveInteger = 256
     prefix_caching: Boolean = True
     adapt_to_load: Boolean = True
-    request_timeout: Annotated[float, Field(ge=0.0)] = 600.0
-    stall_timeout: Annotated[float, Field(ge=0.0)] = 120.0
-    shutdown_grace: Annotated[float, Field(ge=0.0)] = 20.0
-    store_responses: Annotated[int, Field(ge=0)] = 0
+    request_timeout: NonNegativeNumber = 600.0
+    stall_timeout: NonNegativeNumber = 120.0
+    shutdown_grace: NonNegativeNumber = 20.0
+    store_responses: Natural = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "text"
     otlp_endpoint: NonEmptyString | None = None
@@ -129,7 +132,7 @@ class ServeSettings:
             return
         raise HierspecError(
             f"{self.host} can be reached from other machines and no API key is set: set "
-            f"{PREFIX}API_KEY, listen on 127.0.0.1, or say --allow-without-key"
+            "HIERSPEC_SERVE_API_KEY, listen on 127.0.0.1, or say --allow-without-key"
         )
 
     @property
@@ -197,51 +200,6 @@ class ServeSettings:
 
 
 FIELDS = {field.name: field for field in dataclasses.fields(ServeSettings)}
-
-
-def load(
-    file: Path | None = None,
-    options: Mapping[str, Any] | None = None,
-    environment: Mapping[str, str] | None = None,
-) -> ServeSettings:
-    """Load settings from the file, the environment and options; an option of ``None`` is absent.
-
-    Raises:
-        HierspecError: an unknown key or a wrong value; the message says where it is.
-    """
-    values: dict[str, Any] = {}
-    if file is not None:
-        values |= read_object(file, "settings file", ": give a .json or .toml file")
-        validate(ServeSettings, values, str(file))
-    variables = _from_environment(os.environ if environment is None else environment)
-    if variables:
-        validate(ServeSettings, variables, "the environment")
-    options = {key: value for key, value in (options or {}).items() if value not in (None, [], ())}
-    return validate(ServeSettings, values | variables | options, "options")
-
-
-def parse_assignments(texts: Sequence[str]) -> dict[str, Any]:
-    """Parse ``["max_queue=10"]`` to ``{"max_queue": 10}``, as in the environment."""
-    pairs = [text.partition("=") for text in texts]
-    for name, equals, _ in pairs:
-        if not equals:
-            raise HierspecError(f"--set takes NAME=VALUE, not {name!r}")
-    return _from_environment({PREFIX + name.strip(): value for name, _, value in pairs})
-
-
-def _from_environment(environment: Mapping[str, str]) -> dict[str, Any]:
-    out: dict[str, Any] = {}
-    for key, text in environment.items():
-        if key.startswith(PREFIX) and text:
-            name = key.removeprefix(PREFIX).lower()
-            # Fields of text are not parsed as JSON: an API key may look like a number.
-            kind = str(FIELDS[name].type) if name in FIELDS else "str"
-            is_text = any(word in kind for word in ("NonEmptyString", "Strings", "Literal"))
-            out[name] = text
-            if not is_text or "dict" in kind:
-                with contextlib.suppress(ValueError):
-                    out[name] = json.loads(text)
-    return out
 
 
 def _is_loopback(host: str) -> bool:

@@ -15,7 +15,8 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.errors import ApiError
-from hierspec.server.settings import ServeSettings, load
+from hierspec.server.settings import ServeSettings
+from hierspec.server.sources import load
 from hierspec.utils.schema import validate_keys
 
 from .calls import HttpRequest, HttpStart, Part, forward, forwarded_headers, routing_prompt
