@@ -102,7 +102,7 @@ class Sampler:
                 a token is first looked at, or drawn.
         """
         scores = self._without_padding(scores)
-        if self.greedy and scores.device.type == "cpu":
+        if self.greedy and scores.is_cpu:
             return OneHotDistributions(_choices(scores, *_row_maxima(scores)))
         if self.greedy:
             best, ids = scores.max(-1)
@@ -112,7 +112,7 @@ class Sampler:
             probs = self.probabilities(scores)
         # A row with NaN or without a finite score is NaN in every column.
         # A list, since a forward has displaced the code of a sum from the core's caches.
-        if probs.device.type == "cpu" and not all(p >= 0.0 for p in probs.numpy()[:, 0].tolist()):
+        if probs.is_cpu and not all(p >= 0.0 for p in probs.numpy()[:, 0].tolist()):
             raise NoDistributionError(scores)
         return DenseDistributions(probs)
 
@@ -171,7 +171,7 @@ class Sampler:
 def _few_threads(scores: torch.Tensor) -> OneThread:
     """Use one thread for a few rows: others that sleep take longer to wake than these take, and
     then spin where the next forward needs a processor."""
-    return OneThread(scores.device.type == "cpu" and scores.numel() <= _ONE_THREAD_NUMEL)
+    return OneThread(scores.is_cpu and scores.numel() <= _ONE_THREAD_NUMEL)
 
 
 def signal_of(scores: torch.Tensor, tokens: torch.Tensor, kind: Signal) -> torch.Tensor:

@@ -171,7 +171,7 @@ def distributions(
     if any(rows.params.edits_scores for rows in batch):
         logits = _apply_edits(batch, logits, widths)
     samplers = [rows.sampler(width) for rows, width in zip(batch, widths, strict=True)]
-    far = None if logits.device.type == "cpu" else reads or Reads()
+    far = None if logits.is_cpu else reads or Reads()
     out: list[Distributions] = []
     start = 0
     for sampler, pairs in groupby(zip(samplers, batch, strict=True), key=lambda pair: pair[0]):
@@ -180,7 +180,9 @@ def distributions(
         scores = logits if stop - start == logits.shape[0] else logits[start:stop]
         if scores.shape[1] > sampler.vocab_size:
             scores = scores[:, : sampler.vocab_size]
-        error = partial(scores_error, group, scores, raw[start:stop])
+        # Not a slice: a forward has displaced torch's code from the core's caches, and one more
+        # operation takes as long as the largest of a row.
+        error = partial(scores_error, group, scores, raw, start)
         try:
             group_rows = sampler.distributions(scores, far)
         except NoDistributionError:
@@ -247,12 +249,14 @@ def _apply_edits(
 
 
 def scores_error(
-    batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor
+    batch: Sequence[ScoreRows], scores: torch.Tensor, raw: torch.Tensor, first: int = 0
 ) -> HierspecError:
-    """Return the error that says why some row, ``raw`` before it was edited, is no distribution."""
+    """Return the error that says why some row, from ``raw[first]`` on before it was edited, is no
+    distribution."""
     offset = 0
     for rows in batch:
-        edited, unedited = (s[offset : offset + rows.num_rows] for s in (scores, raw))
+        edited, unedited = scores[offset:], raw[first + offset :]
+        edited, unedited = edited[: rows.num_rows], unedited[: rows.num_rows]
         offset += rows.num_rows
         if not bool((edited < math.inf).all()):
             kind = "NaN" if bool(edited.isnan().any()) else "infinite"
