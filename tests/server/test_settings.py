@@ -24,7 +24,7 @@ def variables(monkeypatch):
 def test_later_ones_win(tmp_path, variables):
     file = tmp_path / "serve.json"
     hierarchies = {"theirs": "suffix"}
-    there = {"port": 1, "max_queue": 1, "host": "localhost", "hierarchies": hierarchies}
+    there = {"port": "1", "max_queue": 1, "host": "localhost", "hierarchies": hierarchies}
     file.write_text(json.dumps(there))
     variables(PORT="2", MAX_QUEUE="2", HIERARCHIES='{"ours": "auto"}')
     found = load(file, {"port": 3, "model": None})
@@ -101,7 +101,7 @@ def test_a_mistake_names_its_variable(variables, name, text, words):
     [
         ({"prot": 1}, ": unknown key 'prot'; did you mean 'port'?"),
         ({"port": 70000}, ".port must be an integer from 0 to 65535, not 70000"),
-        ({"max_queue": "10"}, ".max_queue must be an integer of at least 1, not '10'"),
+        ({"max_queue": "-1"}, ".max_queue must be an integer of at least 1, not '-1'"),
         ({"prefix_caching": "false"}, ".prefix_caching must be true or false, not 'false'"),
     ],
 )

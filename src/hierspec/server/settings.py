@@ -12,16 +12,13 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field, Strict
+from pydantic import BeforeValidator, Field
 
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
     Boolean,
     Expected,
-    Natural,
     NonEmptyString,
-    NonNegativeNumber,
-    PositiveInteger,
     checked_dataclass,
 )
 
@@ -46,7 +43,10 @@ Hierarchies = Annotated[
     BeforeValidator(_or_empty),
     Expected("an object of presets or hierarchy files by name"),
 ]
-Port = Annotated[int, Strict(), Field(ge=0, le=65535), Expected("an integer from 0 to 65535")]
+# Texts of numbers are numbers, as they have always been in files.
+Port = Annotated[int, Field(ge=0, le=65535), Expected("an integer from 0 to 65535")]
+AtLeastOne = Annotated[int, Field(ge=1), Expected("an integer of at least 1")]
+Duration = Annotated[float, Field(ge=0.0), Expected("a number of at least 0")]
 
 
 @checked_dataclass
@@ -101,27 +101,27 @@ class ServeSettings:
     measure_again: Boolean = False
     dtype: NonEmptyString = "auto"
     device: NonEmptyString = "auto"
-    threads: PositiveInteger | None = None
+    threads: AtLeastOne | None = None
     served_model_name: NonEmptyString | None = None
     host: NonEmptyString = "127.0.0.1"
     port: Port = 8000
     api_key: Strings = ()
     allow_without_key: Boolean = False
     cors_origin: Strings = ()
-    max_body_bytes: PositiveInteger = 4 << 20
-    max_prompt_tokens: PositiveInteger | None = None
-    max_tokens_default: PositiveInteger = 512
-    max_num_seqs: PositiveInteger = 64
-    max_queue: PositiveInteger = 256
-    max_cache_tokens: PositiveInteger | None = None
-    max_choices: PositiveInteger = 128
-    prefill_chunk: PositiveInteger = 256
+    max_body_bytes: AtLeastOne = 4 << 20
+    max_prompt_tokens: AtLeastOne | None = None
+    max_tokens_default: AtLeastOne = 512
+    max_num_seqs: AtLeastOne = 64
+    max_queue: AtLeastOne = 256
+    max_cache_tokens: AtLeastOne | None = None
+    max_choices: AtLeastOne = 128
+    prefill_chunk: AtLeastOne = 256
     prefix_caching: Boolean = True
     adapt_to_load: Boolean = True
-    request_timeout: NonNegativeNumber = 600.0
-    stall_timeout: NonNegativeNumber = 120.0
-    shutdown_grace: NonNegativeNumber = 20.0
-    store_responses: Natural = 0
+    request_timeout: Duration = 600.0
+    stall_timeout: Duration = 120.0
+    shutdown_grace: Duration = 20.0
+    store_responses: Annotated[int, Field(ge=0), Expected("an integer of at least 0")] = 0
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["json", "text"] = "text"
     otlp_endpoint: NonEmptyString | None = None

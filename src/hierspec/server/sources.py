@@ -29,7 +29,7 @@ class _Environment(BaseSettings):
         env_nested_max_split=1,
         env_ignore_empty=True,
         enable_decoding=False,  # lists are split at commas, not parsed as JSON
-        strict=True,  # text becomes a number here: the settings take none for one
+        strict=True,  # text becomes numbers and objects here
     )
 
 
