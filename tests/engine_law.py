@@ -23,6 +23,7 @@ from hierspec.engine.generation import Generation
 from hierspec.engine.runtime import Runtime
 from hierspec.engine.sequences import LiveSequence
 from hierspec.errors import HierspecError
+from hierspec.exact.engine_rounds import run_round
 from hierspec.exact.splitting import outcomes
 from hierspec.sampling.parameters import SamplingParams
 
@@ -91,7 +92,6 @@ def engine_law(
     """
     params = params or SamplingParams(temperature=1.0)
     runtime = Runtime(root, root.model.vocab_size)
-    half = len(neighbours) // 2
 
     def round_law(
         text: TokenIds, states: Any, num_remaining: int
@@ -100,17 +100,11 @@ def engine_law(
             sequence = LiveSequence(
                 0, root, [*prompt, *text], params, rng, num_remaining, len(prompt), states=states
             )
-            batch = [
+            others = [
                 LiveSequence(i, root, [*n.tokens], n.params, PhiloxRng(1, i), n.num_tokens)
                 for i, n in enumerate(neighbours, start=1)
             ]
-            batch.insert(half, sequence)
-            try:
-                verdict = runtime.round(batch)[half]
-            finally:
-                for member in batch:
-                    member.close()
-            return verdict.emitted.tokens, sequence.states
+            return run_round(runtime, sequence, others).emitted.tokens, sequence.states
 
         return outcome_law(program)
 

@@ -46,7 +46,7 @@ def test_a_certificate():
     assert set(data) == {
         "tv", "conclusive", "lossless", "expected_accepted", "expected_tokens_per_target_call",
         "paths", "horizon", "longest_proposal", "worst_round_tv", "states", "lossy_round",
-        "seconds", "law",
+        "seconds", "engine", "law",
     }  # fmt: skip
     assert sum(data["law"].values()) == pytest.approx(1.0)
     assert data["law"]["1,1,1,1"] == pytest.approx(2 * THIRD)

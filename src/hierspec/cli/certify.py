@@ -45,12 +45,21 @@ def certify(
             help="Exit with status 0 also if no loss was found but losslessness is not proved.",
         ),
     ] = False,
+    engine_runs: Annotated[
+        int | None,
+        typer.Option(
+            min=0,
+            help="How often the engine itself may run the case, to be compared with the target.",
+            show_default="5000 for a rule of yours, 0 for those of hierspec",
+        ),
+    ] = None,
 ) -> int:
     """Compute the exact distribution of a hierarchy's output, and compare it with the target's.
 
     Exit status 0 when both are proved to be the same, by enumerating one round from every state
     that a generation can be in; 1 when they differ (total variation distance above 1e-9), when
-    the states are too many, or when the horizon is too short.
+    the states are too many, or when the horizon is too short. A rule of yours is also run in
+    the engine itself.
     """
     if (case is None) == (adapter is None):
         raise HierspecError("give either CASE.json or --adapter")
@@ -63,11 +72,12 @@ def certify(
     from hierspec.exact import certificate as exact
     from hierspec.exact.foreign_random import ForeignRandomness
 
-    from .rendering import notes, warnings_as_notes
+    from .rendering import notes, progress, warnings_as_notes
 
     content = exact.load_case(case)
-    with errors_in(case), warnings_as_notes(notes()), ForeignRandomness() as foreign:
-        certificate = exact.certify(content)
+    bar = progress(notes(), "certifying")
+    with errors_in(case), warnings_as_notes(notes()), bar as report, ForeignRandomness() as foreign:
+        certificate = exact.certify(content, engine_runs, report)
         if sources := foreign.sources():  # a rule of the user's own
             raise HierspecError(
                 f"a rule draws random numbers from {sources}, which cannot be enumerated: return "
@@ -91,6 +101,14 @@ def show(certificate: Certificate, passed: bool, with_law: bool) -> None:
     print(f"paths enumerated          {certificate.paths}")
     print(f"states compared           {certificate.states}{'' if certificate.complete else ' +'}")
     print(f"worst round               {certificate.worst_round_tv:.3g}")
+    if (engine := certificate.engine) is None:
+        print("runs of the engine        none: --engine-runs asks for them")
+    elif not engine.runs:
+        print("runs of the engine        none: its rule draws by the noise of a position")
+    else:
+        more = "" if engine.complete else " +"
+        print(f"runs of the engine        {engine.runs}, from {engine.states} states{more}")
+        print(f"worst round there         {engine.tv:.3g}")
     if with_law:
         for tokens, probability in sorted(certificate.law.items()):
             print(f"  {','.join(map(str, tokens))}  {probability:.12g}")
@@ -100,10 +118,16 @@ def show(certificate: Certificate, passed: bool, with_law: bool) -> None:
 def _conclusion(certificate: Certificate, passed: bool) -> str:
     from hierspec.exact.certificate import TOLERANCE, rounding_note
 
-    if certificate.lossy:
+    engine = certificate.engine
+    if certificate.tv > TOLERANCE or certificate.lossy_round:
         place = _describe_round(certificate.lossy_round)
         note = rounding_note(max(certificate.tv, certificate.worst_round_tv))
         return f"LOSSY: the output does not have the target's distribution{note}{place}"
+    if certificate.lossy and engine is not None:
+        place = _describe_round(engine.lossy_round)
+        return f"LOSSY: the engine's rounds are not those that were enumerated{place}"
+    if passed and certificate.complete and engine is not None and not engine.complete:
+        return "lossless as enumerated; no loss in the engine's runs, which were not all"
     if passed and certificate.complete:
         return "lossless: the output has the target's distribution"
     if passed:

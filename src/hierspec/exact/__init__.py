@@ -9,8 +9,9 @@ show a loss; certificates prove that there is none by comparing one round from e
 generation can be in (:mod:`hierspec.exact.proof`).
 
 It does not cover how the engine computes: on which device it decides, how it drafts and draws, how
-scores become distributions, which sequences share the batch. The tests enumerate that for small
-tables, by running the runtime itself on an rng that splits (:mod:`hierspec.exact.splitting`).
+scores become distributions, which sequences share the batch. That is enumerated for small tables by
+running the runtime itself on an rng that splits (:mod:`hierspec.exact.splitting`): in the tests for
+our own rules, and for a user's when it is certified (:mod:`hierspec.exact.engine_rounds`).
 
 Four things keep four-level stacks within seconds. Models of order o look at the last o tokens, so
 the outcomes of a node are memoised by (node, last tokens, limit, window states). A coroutine cannot

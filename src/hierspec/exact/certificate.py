@@ -7,14 +7,15 @@ number that anyone can compute, not a claim.
 The law of H tokens can show a loss, but not that there is none: with windows that have a memory, or
 with plans or contexts that occur late, a loss may show only after any given H. So losslessness is
 proved by comparing one round from every state that a generation can be in
-(:mod:`hierspec.exact.proof`).
+(:mod:`hierspec.exact.proof`); of a user's rule those of the engine itself are compared, too
+(:mod:`hierspec.exact.engine_rounds`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -26,6 +27,7 @@ from hierspec.errors import HierspecError
 from hierspec.verifiers.formulas import total_variation
 
 from .cases import load_case, parse_case
+from .engine_rounds import EngineComparison, compare_with_engine, users_rules
 from .interpreter import UNLIMITED, ExactInterpreter, longest_proposal
 from .output import Rounds, join_rounds, model_law
 from .proof import Examination, LossyRound, prove, search_reachable
@@ -40,6 +42,7 @@ _MAX_EXTENDED_CELLS = 2**18  # entries of a law that is extended to show a known
 _MAX_EXTENSIONS = 5  # such laws, each a token longer
 _MAX_PROOF_STATES = 2**15  # states from which one round is compared
 _MAX_SEARCH_STATES = 2**12  # states compared in the search for a lossy round
+_ENGINE_RUNS = 5000  # at most, where a rule is a user's
 
 
 def rounding_note(tv: float) -> str:
@@ -72,6 +75,7 @@ class Certificate:
             ``after``, ``tokens_wanted`` (the limit of the round; ``None``: unlimited), and the
             ``state`` of windows and controller.
         output: the law as an array, [V] · horizon.
+        engine: what the engine's own rounds were like; ``None``: it was not run.
     """
 
     tv: float
@@ -87,11 +91,13 @@ class Certificate:
     complete: bool
     lossy_round: dict[str, Any] | None
     output: np.ndarray = field(repr=False, compare=False)
+    engine: EngineComparison | None = None
 
     @property
     def lossy(self) -> bool:
         """Whether the output law was found to differ from the target's."""
-        return self.tv > TOLERANCE or self.lossy_round is not None
+        engine_tv = 0.0 if self.engine is None else self.engine.tv
+        return max(self.tv, engine_tv) > TOLERANCE or self.lossy_round is not None
 
     def passed(self, allow_inconclusive: bool = False) -> bool:
         """Return whether losslessness is proved, or, if allowed, that no loss was found."""
@@ -111,20 +117,35 @@ class Certificate:
         names = [f.name for f in fields(self) if f.name not in ("complete", "output")]
         out = {"tv": self.tv, "conclusive": self.conclusive, "lossless": self.passed()}
         out |= {name: getattr(self, name) for name in names}
+        out["engine"] = self.engine and asdict(self.engine)
         if law:
             out["law"] = {",".join(map(str, text)): p for text, p in self.law.items()}
         return out
 
 
-def certify(case: Mapping[str, Any]) -> Certificate:
+def certify(
+    case: Mapping[str, Any],
+    engine_runs: int | None = None,
+    report: Callable[[str, float], None] = lambda runs, share: None,
+) -> Certificate:
     """Enumerate a case (:mod:`hierspec.exact.cases` describes the format).
+
+    Args:
+        engine_runs: how often the engine itself may run it; ``None``: 5,000 times where a rule is
+            a user's, else never.
+        report: is told of these runs after two seconds, in words, and the share of them made.
 
     Raises:
         HierspecError: the case is malformed, or its hierarchy is unsound for a reason that is
-            clear without enumeration; the message names it and the fix.
+            clear without enumeration; the message names it and the fix. Or a user's rule fails,
+            or writes into what it is given.
     """
     root, vocab, horizon, controller = parse_case(case)
-    return certify_tree(root, vocab, horizon, controller=controller)
+    if engine_runs is None:
+        engine_runs = _ENGINE_RUNS if users_rules(root) else 0
+    return certify_tree(
+        root, vocab, horizon, controller=controller, engine_runs=engine_runs, report=report
+    )
 
 
 def certify_tree(
@@ -133,6 +154,8 @@ def certify_tree(
     horizon: int | None = None,
     cut_at_horizon: bool = False,
     controller: Controller | None = None,
+    engine_runs: int = 0,
+    report: Callable[[str, float], None] = lambda runs, share: None,
 ) -> Certificate:
     """Enumerate nodes whose models have ``distribution(context)``, ``order`` and ``vocab_size``.
 
@@ -141,6 +164,7 @@ def certify_tree(
             to show a loss that was found.
         cut_at_horizon: limit rounds to the remaining tokens, as the end of a generation does.
         controller: chooses the plan of every round; ``expected_*`` are then of its first.
+        engine_runs, report: as in :func:`certify`; models are tables if it is not 0.
     """
     began = time.perf_counter()
     plans = [root] if controller is None else controller.plans
@@ -172,6 +196,9 @@ def certify_tree(
     lossy = examination.lossy
     emitted = sum(o.probability * len(o.value[0].emitted) for o in first)
     calls = sum(o.probability * o.calls for o in first)
+    seconds, engine = time.perf_counter() - began, None
+    if engine_runs:
+        engine = compare_with_engine(rounds, states, engine_runs, TOLERANCE, report)
     return Certificate(
         tv=tv,
         conclusive=output.ndim >= longest + 2 and (tv > TOLERANCE or proved),
@@ -180,12 +207,13 @@ def certify_tree(
         paths=paths,
         horizon=output.ndim,
         longest_proposal=longest,
-        seconds=time.perf_counter() - began,
+        seconds=seconds,
         worst_round_tv=examination.worst_tv,
         states=examination.states,
         complete=examination.complete,
         lossy_round=None if lossy is None else _lossy_round_to_dict(lossy, rounds),
         output=output,
+        engine=engine,
     )
 
 

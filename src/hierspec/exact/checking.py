@@ -54,6 +54,8 @@ def _multi_draft_verdicts(node: Verify, check: Check, models: ModelRows) -> Verd
             node, models, drafts[stop.draft], stop.num_accepted, next_row, model_ids, model_ids
         ):
             result.append((stop_probability * probability, verdict))
+    if is_checked(node.rule) and models.rows.is_changed():
+        raise _writes(node.rule, "a row of p, or of a draft")
     return result
 
 
@@ -120,6 +122,7 @@ class _Decided(NamedTuple):
 
 
 def _decide(rule: Verifier, batch: Batch) -> _Decided:
+    given = _contents(batch) if is_checked(rule) else {}
     accepted = acceptance_of(rule, batch)
     chances = tau_probabilities(rule.order, accepted.h)
     rows = [
@@ -129,7 +132,21 @@ def _decide(rule: Verifier, batch: Batch) -> _Decided:
     ]
     reports_p = type(rule).reported is Verifier.reported
     reported = None if reports_p else rule.reported(batch).numpy()
+    for name, contents in (_contents(batch) if given else {}).items():
+        if contents != given[name]:
+            raise _writes(rule, f"batch.{name}")
     return _Decided(chances.numpy(), np.stack(rows, axis=1), reported)
+
+
+def _contents(batch: Batch) -> dict[str, tuple[int, bytes]]:
+    """Return how often torch has written into a batch's tensors, and what they hold."""
+    tensors = ((f.name, getattr(batch, f.name)) for f in dataclasses.fields(batch))
+    return {name: (t._version, t.numpy().tobytes()) for name, t in tensors if t is not None}
+
+
+def _writes(rule: Verifier, what: str) -> HierspecError:
+    where = f"{plugins.where(type(rule))}: rule {rule.name!r} writes into {what}"
+    return HierspecError(f"{where}, which the engine goes on to use: compute with a .clone() of it")
 
 
 def _check_alone(rule: Verifier, batch: Batch, together: _Decided) -> None:

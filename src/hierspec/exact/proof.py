@@ -73,7 +73,7 @@ def prove(
         rounds: of the hierarchy; ``states`` are those of its windows at the start.
         tolerance: a total variation distance above it makes a round lossy.
     """
-    if not all(map(_is_enumerable, windows(rounds.root).values())):
+    if not all(map(is_enumerable, windows(rounds.root).values())):
         return Examination(0, False, 0.0)
     count, worst = 0, 0.0
     for context, limit, distributions in _all_rounds(rounds, states, target):
@@ -143,7 +143,7 @@ def _all_rounds(
                     yield context, limit, drop_states(by_length(outcomes, V))
 
 
-def _is_enumerable(window: Any) -> bool:
+def is_enumerable(window: Any) -> bool:
     """Return whether a window's state is a running mean, or counts that it does not read."""
     inner = window.inner if isinstance(window, Counting) else window
     kind = type(inner)

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from operator import ne
 from typing import Any, Protocol
 
 import numpy as np
@@ -93,6 +94,10 @@ class Rows:
             mass = row[row > 0.0]
             self.entropies.append(float(-(mass * np.log(mass)).sum()))
         return self._ids[key]
+
+    def is_changed(self) -> bool:
+        """Whether anybody wrote into a row."""
+        return any(map(ne, map(np.ndarray.tobytes, self.rows), self._ids))
 
     def matrix(self) -> np.ndarray:
         """Return all rows, [number of ids, V]."""
