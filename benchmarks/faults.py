@@ -36,9 +36,8 @@ from fakes.servers import Echo
 from fault_cases import Bench, broken_rules
 from fault_injection import KINDS, Fault, Injector, Watch
 
-from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.output import AnswersFile
-from hierspec.server.batch.writer import BatchRun, run
+from hierspec.server.batch.writer import BatchRun, in_process_client, run
 from hierspec.server.cluster.calls import HttpRequest, forward
 from hierspec.server.cluster.deployments import Replica
 from hierspec_lab.bench.environment import environment
@@ -78,9 +77,9 @@ def batch(folder: Path) -> tuple[Injector, Attempt]:
     source.write_text("".join(json.dumps(line) + "\n" for line in lines))
 
     async def answer_all() -> None:
-        async with InProcess(Echo()) as service:
+        async with in_process_client(Echo()) as client:
             with AnswersFile(target) as output:
-                await run(service, BatchRun(source, output, lambda _: None), 3)
+                await run(client, BatchRun(source, output, lambda _: None), 3)
 
     def attempt(injector: Injector | None, faults: Sequence[Fault]) -> list[str]:
         target.unlink(missing_ok=True)
@@ -115,24 +114,23 @@ class LostError(Exception):
 
 def cluster(folder: Path) -> tuple[Injector, Attempt]:
     """The same of requests that a gateway forwards to a replica, without Ray."""
-    app = Echo()
 
     async def ask(replica: Replica, i: int) -> str:
         body = json.dumps({"model": "m", "prompt": f"p{i}"}).encode()
-        headers = ((b"content-type", b"application/json"),)
         try:
-            request = HttpRequest("POST", "/v1/completions", b"", headers, body, f"p{i}")
+            request = HttpRequest({"type": "http"}, body, f"p{i}")
             reply = await forward(request, replica.answer, (LostError,), (), pause=0.001)
             return json.loads(reply.body)["text"]
         except BaseException as error:  # the gateway's framework answers it with a 500
             return repr(error)
 
     async def ask_all(injector: Injector | None, faults: Sequence[Fault]) -> list[str]:
-        replica = object.__new__(Replica)
-        replica.app, replica.service, replica.starting = app, None, asyncio.Lock()
-        with injector.faults(*faults) if injector else contextlib.nullcontext():
-            texts = await asyncio.gather(*(ask(replica, i) for i in range(_NUM_LINES)))
-        texts.append(await ask(replica, _NUM_LINES))
+        replica, app = object.__new__(Replica), Echo()
+        async with app.router.lifespan_context(app):
+            replica.app, replica.started = app, asyncio.ensure_future(asyncio.sleep(0))
+            with injector.faults(*faults) if injector else contextlib.nullcontext():
+                texts = await asyncio.gather(*(ask(replica, i) for i in range(_NUM_LINES)))
+            texts.append(await ask(replica, _NUM_LINES))
         return texts
 
     def attempt(injector: Injector | None, faults: Sequence[Fault]) -> list[str]:
@@ -143,7 +141,7 @@ def cluster(folder: Path) -> tuple[Injector, Attempt]:
             found.append(f"failed or wrong: {wrong}")
         return found
 
-    watch = Watch(in_main_thread, ["hierspec.server.batch.inprocess", "hierspec.server.cluster"])
+    watch = Watch(in_main_thread, ["hierspec.server.cluster"])
     with watch.watching():
         assert not attempt(None, ())
     return Injector(list(watch.counts), in_main_thread), attempt

@@ -19,9 +19,10 @@ from pathlib import Path
 from typing import Any
 
 import common
+import httpx
 
 from hierspec.server.app import create_app
-from hierspec.server.batch.inprocess import InProcess
+from hierspec.server.batch.writer import in_process_client
 from hierspec.server.loading import obstacles
 from hierspec.server.settings import ServeSettings
 
@@ -60,7 +61,7 @@ def bodies(prompts: Sequence[str], count: int, tokens: int, seed: int) -> list[d
 
 
 async def answers(
-    client: InProcess, requests: Sequence[dict[str, Any]], streams: int
+    client: httpx.AsyncClient, requests: Sequence[dict[str, Any]], streams: int
 ) -> list[tuple[str, str]]:
     """Return text and finish reason of every request, so many at once, in a shuffled order."""
     order, turns = list(range(len(requests))), asyncio.Semaphore(streams)
@@ -69,9 +70,9 @@ async def answers(
 
     async def ask(i: int) -> None:
         async with turns:
-            answer = await client.post("/v1/completions", requests[i])
-        assert answer.status == 200, answer
-        (choice,) = answer.body["choices"]
+            answer = await client.post("/v1/completions", json=requests[i])
+        assert answer.status_code == 200, answer.text
+        (choice,) = answer.json()["choices"]
         found[i] = (choice["text"], choice["finish_reason"])
 
     await asyncio.gather(*map(ask, order))
@@ -86,7 +87,7 @@ async def compare(
     others = [
         {key: value for key, value in request.items() if key != "seed"} for request in requests[::3]
     ]
-    async with InProcess(app) as client:
+    async with in_process_client(app) as client:
         alone = [(await answers(client, [request], 1))[0] for request in requests]
         equal: dict[str, int] = {}
         for streams in STREAMS:

@@ -174,7 +174,7 @@ class Echo:
 
 
 class Replicas:
-    """Each call goes to the next script: parts to send, and exceptions to raise."""
+    """Each call goes to the next script: messages and bodies to send, and exceptions to raise."""
 
     def __init__(self, *scripts):
         self.scripts, self.asked, self.closed = list(scripts), 0, 0
@@ -185,6 +185,7 @@ class Replicas:
             for part in self.scripts[min(self.asked, len(self.scripts)) - 1]:
                 if isinstance(part, Exception):
                     raise part
-                yield part
+                is_body = isinstance(part, bytes)
+                yield {"type": "http.response.body", "body": part} if is_body else part
         finally:
             self.closed += 1

@@ -108,7 +108,7 @@ def test_a_dead_engine_is_neither(family, monkeypatch):
         while app.state.service.engine.problem is None:
             await asyncio.sleep(0.01)
         replica = object.__new__(Replica)
-        replica.app, replica.service, replica.starting = app, object(), asyncio.Lock()
+        replica.app, replica.started = app, asyncio.ensure_future(asyncio.sleep(0))
         with pytest.raises(RuntimeError, match="thread has ended"):
             await replica.check_health()
         statuses = await health(*PATHS)(client)

@@ -21,7 +21,7 @@ from server_cases import (
 
 from hierspec import Hierarchy
 from hierspec.server.app import create_app
-from hierspec.server.batch.inprocess import InProcess
+from hierspec.server.batch.writer import in_process_client
 from hierspec.server.cluster.calls import routing_prompt
 from hierspec.server.settings import ServeSettings
 
@@ -354,9 +354,9 @@ def test_the_only_model_needs_no_name(family):
                 assert (answer.status_code, answer.json().get("model")) == (200, "tiny"), path
             assert (await client.post(path, json={**body, "model": "other"})).status_code == 404
             assert routing_prompt(path, json.dumps(body).encode()) != path
-        async with InProcess(app) as service:  # as `hierspec batch` does
+        async with in_process_client(app) as client:  # as `hierspec batch` does
             for path, body in bodies.items():
-                assert (await service.post(path, body)).status == 200
+                assert (await client.post(path, json=body)).status_code == 200
 
     app = app_of(family)
     asking(app, work)

@@ -104,15 +104,14 @@ def _answer_in_process(settings: ServeSettings, work: BatchRun, max_concurrency:
     import asyncio
 
     from hierspec.server.app import create_app
-    from hierspec.server.batch.inprocess import InProcess
-    from hierspec.server.batch.writer import run
+    from hierspec.server.batch.writer import in_process_client, run
     from hierspec.utils.threads import use_threads
 
     use_threads(settings.threads)
 
     async def answer() -> None:
-        async with InProcess(create_app(settings)) as service:
-            await run(service, work, max_concurrency)
+        async with in_process_client(create_app(settings)) as client:
+            await run(client, work, max_concurrency)
 
     asyncio.run(answer())
 

@@ -13,16 +13,16 @@ import sys
 import time
 from pathlib import Path
 
+import httpx
 import pytest
 from batch_cases import request, write
 from fakes.servers import Echo
 from starlette.applications import Starlette
 
 from hierspec.errors import HierspecError
-from hierspec.server.batch.inprocess import InProcess
-from hierspec.server.batch.lines import Answer, answer_line, read_lines
+from hierspec.server.batch.lines import answer_line, read_lines
 from hierspec.server.batch.output import AnswersFile
-from hierspec.server.batch.writer import BatchRun, answer_request, run
+from hierspec.server.batch.writer import BatchRun, answer_request, in_process_client, run
 from hierspec.utils.files import locked
 
 
@@ -38,9 +38,9 @@ def batch(source, target, app=None, at_once=4):
         reports.append((batch.total - batch.num_left, batch.output.num_failures))
 
     async def work():
-        async with InProcess(app or Echo()) as service:
+        async with in_process_client(app or Echo()) as client:
             with AnswersFile(target) as output:
-                await run(service, BatchRun(source, output, report), at_once)
+                await run(client, BatchRun(source, output, report), at_once)
 
     asyncio.run(work())
     return reports
@@ -134,9 +134,9 @@ def test_a_full_service_is_asked_again_and_not_forever(tmp_path):
     class Full:
         times = 3
 
-        async def post(self, url, body):
+        async def post(self, url, content):
             self.times -= 1
-            return Answer(429 if self.times >= 0 else 200, {})
+            return httpx.Response(429 if self.times >= 0 else 200, json={})
 
     async def wait(seconds):
         pauses.append(seconds)
@@ -203,8 +203,8 @@ def test_an_answer_is_added_once(tmp_path):
     source, target = write(tmp_path / "in.jsonl", [request("a", "p")]), tmp_path / "out.jsonl"
     (line,) = read_lines(source)
     with AnswersFile(target) as output:
-        assert output.add(answer_line(line, Answer(200, {})))
-        assert not output.add(answer_line(line, Answer(200, {})))
+        assert output.add(answer_line(line, httpx.Response(200, json={})))
+        assert not output.add(answer_line(line, httpx.Response(200, json={})))
     assert len(answers(target)) == 1
 
 
@@ -218,6 +218,14 @@ def test_two_on_one_output_are_refused(tmp_path):
         pass
 
 
+@pytest.mark.parametrize("body", [b"bad gateway", b"\xff", b""])
+def test_an_answer_that_is_no_json_is_text(tmp_path, body):
+    (line,) = read_lines(write(tmp_path / "in.jsonl", [request("a", "p")]))
+    response = json.loads(answer_line(line, httpx.Response(502, content=body)))["response"]
+    assert response["body"] == body.decode(errors="replace")
+    assert response["request_id"] == line.id  # the answer has none of its own
+
+
 def test_an_application_that_fails_to_start_says_so():
     @contextlib.asynccontextmanager
     async def broken(app):
@@ -225,7 +233,7 @@ def test_an_application_that_fails_to_start_says_so():
         yield
 
     async def start():
-        async with InProcess(Starlette(lifespan=broken)):
+        async with in_process_client(Starlette(lifespan=broken)):
             pass
 
     with pytest.raises(RuntimeError, match="no weights"):

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import time
 from pathlib import Path
 
 import pytest
 from batch_cases import request, write
-from server_cases import save_family
+from server_cases import app_of, save_family
 
 from hierspec import Hierarchy, cli
+from hierspec.server.batch.output import AnswersFile
+from hierspec.server.batch.writer import BatchRun, in_process_client, run
 from hierspec.utils.files import locked
 
 
@@ -56,6 +60,33 @@ def test_what_is_refused_becomes_its_line_and_the_status_says_so(tmp_path, targe
     assert "did you mean 'temperature'" in found["a"]["body"]["error"]["message"]
     assert found["b"]["status_code"] == 200
     assert "1 failed, the first: " in capsys.readouterr().err
+
+
+def test_an_interrupted_batch_leaves_no_request_running(tmp_path, family):
+    endless = {"model": "tiny", "max_tokens": 2000, "ignore_eos": True}
+    lines = [request(f"r{i}", "hello", **endless) for i in range(4)]
+    source, app, ended = write(tmp_path / "in.jsonl", lines), app_of(family), []
+    service = app.state.service
+    service.metrics.record = ended.append
+
+    async def work():
+        async with in_process_client(app) as client:
+            with AnswersFile(tmp_path / "out.jsonl") as output:
+                batch = asyncio.ensure_future(
+                    run(client, BatchRun(source, output, lambda _: None), max_concurrency=3)
+                )
+                while len(service.engine.live) < 3:
+                    await asyncio.sleep(0.001)
+                batch.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await batch
+                until = time.monotonic() + 20
+                while len(ended) < 3 and time.monotonic() < until:
+                    await asyncio.sleep(0.001)
+        return [one.finish_reason for one in ended]
+
+    assert asyncio.run(work()) == ["cancelled"] * 3  # before the service was closed
+    assert (tmp_path / "out.jsonl").read_bytes() == b""
 
 
 def test_mistakes_are_one_line(tmp_path, capsys):

@@ -3,20 +3,28 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
+import time
 
 import pytest
 from fakes.servers import Replicas
 from starlette.responses import StreamingResponse
 
 from hierspec.errors import HierspecError
-from hierspec.server.cluster.calls import HttpRequest, HttpStart, forward, routing_prompt
-from hierspec.server.cluster.deployments import build, num_replicas
+from hierspec.server.cluster.calls import HttpRequest, forward, routing_prompt
+from hierspec.server.cluster.deployments import Replica, build, num_replicas
+from hierspec.server.settings import ServeSettings
+
+
+def start(status, headers):
+    return {"type": "http.response.start", "status": status, "headers": headers}
+
 
 ERRORS = (ConnectionError,), (BlockingIOError,)  # of a lost replica, and of full ones
-REQUEST = HttpRequest("POST", "/v1/completions", b"", (), b"{}", "x")
-JSON = HttpStart(200, ((b"Content-Type", b"application/json"), (b"Content-Length", b"9")))
-EVENTS = HttpStart(200, ((b"content-type", b"text/event-stream; charset=utf-8"),))
+REQUEST = HttpRequest({"path": "/v1/completions"}, b"{}", "x")
+JSON = start(200, [(b"Content-Type", b"application/json"), (b"Content-Length", b"9")])
+EVENTS = start(200, [(b"content-type", b"text/event-stream; charset=utf-8")])
 
 
 def answer(replicas, pieces=None):
@@ -73,6 +81,43 @@ def test_full_and_lost_replicas_are_said_so():
     reply, body = answer(replicas)
     assert (reply.status_code, replicas.asked) == (503, 5)
     assert "lost" in json.loads(body[0])["error"]["message"]
+
+
+def test_a_replica_streams_and_ends_what_nobody_reads_on(family):
+    settings = ServeSettings(model=family["target"], hierarchy="autoregressive")
+
+    def ask(replica, **body):
+        body = json.dumps({"prompt": "hello", "ignore_eos": True, **body}).encode()
+        scope = {"type": "http", "method": "POST", "path": "/v1/completions", "query_string": b""}
+        scope |= {"headers": [(b"content-type", b"application/json")], "root_path": ""}
+        return replica.answer(HttpRequest(scope, body, "hello"))
+
+    async def go():
+        replica, ended = Replica(dataclasses.asdict(settings)), []
+        service = replica.app.state.service
+        service.metrics.record = ended.append
+        began, *parts = [one async for one in ask(replica, max_tokens=3)]
+        assert (began["status"], parts[-1].get("more_body")) == (200, None)
+        whole = json.loads(b"".join(part["body"] for part in parts))
+        assert whole["usage"]["completion_tokens"] == 3
+        for count, is_stream in enumerate((True, False), 2):
+            stream = ask(replica, max_tokens=2000, stream=is_stream)
+            if is_stream:
+                assert (await anext(stream))["status"] == 200
+                assert (await anext(stream))["body"].startswith(b"data: ")
+                await stream.aclose()
+            else:  # as Ray cancels it
+                waiting = asyncio.ensure_future(anext(stream))
+                while not service.engine.num_requests:
+                    await asyncio.sleep(0.001)
+                waiting.cancel()
+            until = time.monotonic() + 20
+            while len(ended) < count and time.monotonic() < until:
+                await asyncio.sleep(0.001)
+        service.close()
+        return [one.finish_reason for one in ended]
+
+    assert asyncio.run(go()) == ["length", "cancelled", "cancelled"]
 
 
 @pytest.mark.parametrize(

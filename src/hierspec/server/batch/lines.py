@@ -12,6 +12,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
+import httpx
+
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import NonEmptyString, checked_dataclass, validate
 from hierspec.utils.validation import HALF_CHARACTERS
@@ -46,15 +48,6 @@ class Line:
     error: tuple[str, str] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """A service's answer to a request: an HTTP status and a JSON body."""
-
-    status: int
-    body: Any
-    request_id: str = ""
-
-
 def read_lines(path: Path) -> Iterator[Line]:
     """Read the lines of a file in order, except empty ones; invalid ones have an ``error``.
 
@@ -71,12 +64,16 @@ def read_lines(path: Path) -> Iterator[Line]:
         raise HierspecError(f"cannot read requests from {path}: {error.strerror}") from None
 
 
-def answer_line(line: Line, answer: Answer) -> bytes:
+def answer_line(line: Line, answer: httpx.Response) -> bytes:
     """Return the output line of a request that a service has answered, with success or an error."""
+    try:
+        body = answer.json()
+    except ValueError:
+        body = answer.text
     response = {
-        "status_code": answer.status,
-        "request_id": answer.request_id or line.id,
-        "body": answer.body,
+        "status_code": answer.status_code,
+        "request_id": answer.headers.get("x-request-id") or line.id,
+        "body": body,
     }
     return _output_line(line, response=response)
 

@@ -13,9 +13,8 @@ import os
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.batch.lines import Line
-from hierspec.server.batch.writer import BatchRun, answer_request
+from hierspec.server.batch.writer import BatchRun, answer_request, in_process_client
 from hierspec.server.settings import ServeSettings
 
 from .ray import connect, ray
@@ -31,7 +30,8 @@ class BatchWorker:
         settings = ServeSettings(**settings_fields)
         use_threads(settings.threads)
         self.loop, self.max_concurrency = asyncio.new_event_loop(), max_concurrency
-        self.service = self.loop.run_until_complete(InProcess(create_app(settings)).__aenter__())
+        self.context = in_process_client(create_app(settings))
+        self.client = self.loop.run_until_complete(self.context.__aenter__())
 
     def __call__(self, batch: Mapping[str, Any]) -> dict[str, list[str]]:
         return {"answer": self.loop.run_until_complete(self._answer(batch["line"]))}
@@ -41,7 +41,7 @@ class BatchWorker:
 
         async def answer_line(line: str) -> str:
             async with slots:
-                return (await answer_request(self.service, Line(**json.loads(line)))).decode()
+                return (await answer_request(self.client, Line(**json.loads(line)))).decode()
 
         return await asyncio.gather(*map(answer_line, lines))
 

@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from starlette.datastructures import Headers
 from starlette.responses import Response, StreamingResponse
+from starlette.types import Message, Scope
 
 from hierspec.server.errors import ApiError
 
 _MAX_TRIES = 5
 _PAUSE = 0.2  # seconds for the router to notice a lost replica; doubled for every further try
-_CONNECTION_HEADERS = (b"content-length", b"transfer-encoding", b"connection", b"server", b"date")
-_REPLACED_HEADERS = (*_CONNECTION_HEADERS, b"x-request-id")  # Ray's proxy adds its own
+_REPLACED_HEADERS = (b"content-length", b"x-request-id")  # Ray's proxy adds its own
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,36 +28,17 @@ class HttpRequest:
     """An HTTP request as one value.
 
     Attributes:
+        scope: of the ASGI connection.
         prompt: text that Ray's prefix-aware router compares with the prompts of each replica; the
             router looks for an attribute of this name. Never empty.
     """
 
-    method: str
-    path: str
-    query: bytes
-    headers: tuple[tuple[bytes, bytes], ...]
+    scope: Scope
     body: bytes
     prompt: str
 
 
-@dataclass(frozen=True, slots=True)
-class HttpStart:
-    """The status and headers of an answer, which come before the parts of its body."""
-
-    status: int
-    headers: tuple[tuple[bytes, bytes], ...]
-
-    @property
-    def content_type(self) -> str:
-        return Headers(raw=list(self.headers)).get("content-type", "")
-
-    @property
-    def is_stream(self) -> bool:
-        return self.content_type.startswith("text/event-stream")
-
-
-Part = HttpStart | bytes
-Send = Callable[[HttpRequest], AsyncGenerator[Part, None]]
+Send = Callable[[HttpRequest], AsyncGenerator[Message, None]]
 Errors = tuple[type[BaseException], ...]
 
 
@@ -77,18 +58,16 @@ async def forward(
         lost: the exceptions raised when a replica is lost; ``full``: when all are full.
     """
     for attempt in range(_MAX_TRIES):
-        parts = send(request)
+        messages = send(request)
         try:
-            start = await anext(parts)
-            assert isinstance(start, HttpStart)
-            if start.is_stream:
-                reply: Response = StreamingResponse(_stream(await anext(parts, b""), parts, lost))
+            start = await anext(messages)
+            if is_stream(start):
+                first = await anext(messages, {})
+                reply: Response = StreamingResponse(_stream(first, messages, lost))
             else:
-                reply = Response(
-                    b"".join([part async for part in parts if isinstance(part, bytes)])
-                )
-            headers = [h for h in start.headers if h[0].lower() not in _REPLACED_HEADERS]
-            reply.status_code, reply.raw_headers = start.status, headers
+                reply = Response(b"".join([part.get("body", b"") async for part in messages]))
+            headers = [h for h in start["headers"] if h[0].lower() not in _REPLACED_HEADERS]
+            reply.status_code, reply.raw_headers = start["status"], headers
             return reply
         except full:
             return _unavailable("all replicas are full: try again later", 1)
@@ -122,25 +101,28 @@ def _text(value: Any) -> str:
 
 
 async def _stream(
-    first: Part, parts: AsyncGenerator[Part, None], lost: Errors
+    first: Message, messages: AsyncGenerator[Message, None], lost: Errors
 ) -> AsyncIterator[bytes]:
     try:
-        if isinstance(first, bytes) and first:
-            yield first
-        async for part in parts:
-            if isinstance(part, bytes):
-                yield part
+        yield first.get("body", b"")
+        async for message in messages:
+            yield message.get("body", b"")
     except lost:
         yield error_event("the replica that wrote this answer was lost: ask again")
     finally:
-        await parts.aclose()
+        await messages.aclose()
+
+
+def content_type(start: Message) -> str:
+    """Return the content type of the answer that a message starts."""
+    return Headers(raw=[*start.get("headers", ())]).get("content-type", "")
+
+
+def is_stream(start: Message) -> bool:
+    """Return whether a message starts a stream of events."""
+    return content_type(start).startswith("text/event-stream")
 
 
 def error_event(message: str) -> bytes:
     """Return the last event of a stream that fails."""
     return b"data: " + json.dumps(ApiError(message, 503).body).encode() + b"\n\n"
-
-
-def forwarded_headers(headers: Sequence[tuple[bytes, bytes]]) -> tuple[tuple[bytes, bytes], ...]:
-    """Return a request's headers without those that belong to its connection."""
-    return tuple((k, v) for k, v in headers if k.lower() not in _CONNECTION_HEADERS)

@@ -12,14 +12,15 @@ import re
 from collections.abc import AsyncGenerator, Mapping
 from typing import Any
 
+from starlette.types import Message
+
 from hierspec.errors import HierspecError
-from hierspec.server.batch.inprocess import InProcess
 from hierspec.server.errors import ApiError
 from hierspec.server.settings import ServeSettings
 from hierspec.server.sources import load
 from hierspec.utils.schema import validate_keys
 
-from .calls import HttpRequest, HttpStart, Part, forward, forwarded_headers, routing_prompt
+from .calls import HttpRequest, forward, routing_prompt
 from .ray import ray, ray_serve, start_memory
 
 # A private module: the public one cannot be imported without vLLM or SGLang.
@@ -60,33 +61,34 @@ class Replica:
         settings = ServeSettings(**settings_fields)
         use_threads(settings.threads)
         self.app = create_app(settings)
-        self.service: InProcess | None = None
-        self.starting = asyncio.Lock()
+        self.lifespan = self.app.router.lifespan_context(self.app)
+        self.started = asyncio.ensure_future(self.lifespan.__aenter__())
 
-    async def answer(self, request: HttpRequest) -> AsyncGenerator[Part, None]:
-        service = await self._start()
-        async for message in service.call(
-            request.method, request.path, request.headers, request.body, request.query
-        ):
-            if message["type"] == "http.response.start":
-                yield HttpStart(message["status"], tuple(message.get("headers", ())))
-            elif message.get("body"):
-                yield message["body"]
+    async def answer(self, request: HttpRequest) -> AsyncGenerator[Message, None]:
+        """Yield the messages of an answer as they come; closing the iterator ends the request.
+
+        Source: the ASGI specification, version 3.0 (HTTP connection scope).
+        """
+        await asyncio.shield(self.started)
+        received, sent = asyncio.Queue[Message](), asyncio.Queue[Message | None]()
+        received.put_nowait({"type": "http.request", "body": request.body})
+        task = asyncio.ensure_future(self.app(request.scope, received.get, sent.put))
+        task.add_done_callback(lambda _: sent.put_nowait(None))
+        try:
+            while (message := await sent.get()) is not None:
+                yield message
+            await task  # raises what the application raised
+        finally:
+            task.cancel()
 
     async def check_health(self) -> None:
         """Raise an error if the engine has ended or is stuck: Ray then replaces the replica."""
-        await self._start()
+        await asyncio.shield(self.started)
         engine = self.app.state.service.engine
         if problem := engine.problem or (
             None if engine.accepts_requests else "the engine has ended"
         ):
             raise RuntimeError(problem)
-
-    async def _start(self) -> InProcess:
-        async with self.starting:
-            if self.service is None:
-                self.service = await InProcess(self.app).__aenter__()
-        return self.service
 
 
 class Gateway:
@@ -108,24 +110,16 @@ class Gateway:
         if len(body) > self.max_body:
             message = f"the body is longer than {self.max_body} bytes"
             return ApiError(message, 413, code="body_too_large").response()
-        path = request.url.path
-        forwarded = HttpRequest(
-            method=request.method,
-            path=path,
-            query=request.url.query.encode(),
-            headers=forwarded_headers(request.headers.raw),
-            body=body,
-            prompt=routing_prompt(path, body),
-        )
+        forwarded = HttpRequest(request.scope, body, routing_prompt(request.url.path, body))
         return await forward(forwarded, self._send, self.lost, self.full)
 
-    async def _send(self, request: HttpRequest) -> AsyncGenerator[Part, None]:
-        parts = self.replicas.answer.remote(request)
+    async def _send(self, request: HttpRequest) -> AsyncGenerator[Message, None]:
+        messages = self.replicas.answer.remote(request)
         try:
-            async for part in parts:
-                yield part
+            async for message in messages:
+                yield message
         finally:
-            parts.cancel()
+            messages.cancel()
 
 
 def application(

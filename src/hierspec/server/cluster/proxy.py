@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hierspec.server.errors import ApiError
 
-from .calls import HttpStart, error_event
+from .calls import content_type, error_event, is_stream
 
 _UNAVAILABLE = "the service is starting, ending or was interrupted: ask again"
 _ERROR_HEADERS = ((b"content-type", b"application/json"), (b"retry-after", b"1"))
@@ -28,15 +28,15 @@ class JsonErrors:
         if scope["type"] != "http" or scope["path"].startswith("/-/"):  # Ray's own pages
             await self.app(scope, receive, send)
             return
-        start: HttpStart | None = None
+        start: Message | None = None
         is_replaced = is_complete = False
 
         async def send_clean(message: Message) -> None:
             nonlocal start, is_replaced, is_complete
             if message["type"] == "http.response.start":
-                start = HttpStart(message["status"], tuple(map(tuple, message.get("headers", ()))))
-                is_json = start.content_type.startswith("application/json")
-                is_replaced = start.status >= 400 and not is_json
+                start = message
+                is_json = content_type(start).startswith("application/json")
+                is_replaced = start["status"] >= 400 and not is_json
                 if is_replaced:
                     message = {**message, "status": 503, "headers": _ERROR_HEADERS}
             elif message["type"] == "http.response.body":
@@ -50,7 +50,7 @@ class JsonErrors:
         if start is None:  # the proxy has sent nothing
             await send_clean({"type": "http.response.start", "status": 500})
             await send_clean({"type": "http.response.body"})
-        elif start.is_stream and not is_complete:
+        elif is_stream(start) and not is_complete:
             body = error_event("this answer was interrupted: ask again")
             await send({"type": "http.response.body", "body": body})
 
