@@ -80,3 +80,22 @@ def test_a_mistake_is_told_before_torch_is_loaded(tmp_path):
         assert (status, said.count("\n")) == (2, 1), (words, said)
         assert expected in said, words
         assert not loaded, words
+
+
+def test_the_extra_of_a_service_is_named_whichever_package_of_it_is_missing(tmp_path):
+    code = (
+        "import sys\n"
+        "from hierspec.cli import run\n"
+        "for name in ('httpx', 'uvicorn', 'pydantic_settings', 'fastapi_offline'):\n"
+        "    sys.modules[name] = None\n"
+        "    for words in (['batch', 'in.jsonl', 'out.jsonl'], ['serve']):\n"
+        "        assert run(words) == 2\n"
+        "    del sys.modules[name]\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    lines = done.stderr.splitlines()
+    assert len(lines) == 8
+    assert all("a service needs an extra: pip install 'hierspec[server]'" in one for one in lines)

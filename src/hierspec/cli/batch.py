@@ -61,14 +61,15 @@ def batch(
 
       hierspec batch in.jsonl out.jsonl --ray --replicas 2 --model ./Llama-8B
     """
-    from hierspec.server.batch.output import AnswersFile
-    from hierspec.server.batch.writer import BatchRun
     from hierspec.utils.files import locked
 
     from .rendering import interruptible, notes
     from .serve import service_settings
 
-    settings = service_settings(ctx.params, config, setting)
+    settings = service_settings(ctx.params, config, setting)  # refuses to go on without the extra
+    from hierspec.server.batch.output import AnswersFile
+    from hierspec.server.batch.writer import BatchRun
+
     settings = dataclasses.replace(  # for one client that waits as long as it takes, without a key
         settings,
         api_key=(),

@@ -137,6 +137,7 @@ def service_settings(
     """
     try:
         import fastapi_offline  # noqa: F401
+        import httpx  # noqa: F401
         import pydantic_settings  # noqa: F401
         import uvicorn  # noqa: F401
     except ImportError:
