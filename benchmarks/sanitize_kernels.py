@@ -55,6 +55,8 @@ def try_out(how: Build, formats: tuple[str, ...], seeds: range) -> dict[str, Any
         for name in formats:
             for number, shape in enumerate(shapes_of(name)):
                 attempt(check_products, name, *shape, number)
+                if not FORMATS[name].is_float:
+                    attempt(check_products, name, *shape, number, True)
         tried = 0
         for seed in seeds:
             if len(wrong) >= MOST_WRONG:

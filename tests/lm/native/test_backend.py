@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 import torch.nn.functional as F
 from eagle3_cases import LAYERS, save_drafter
 from heads_cases import random_head, rows_of
-from kernel_cases import head_scores
+from kernel_cases import Case, head_scores
 from tiny_models import save_tiny, tiny_config
 from transformers import AutoModelForCausalLM
 
@@ -23,6 +25,7 @@ from hierspec.lm.native import library
 from hierspec.lm.native.backend import COPY_FORMS, NativeBackend
 from hierspec.lm.native.matrices import PackedMatrix
 from hierspec.lm.products import product
+from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.methods.quantized import quantize
@@ -269,6 +272,23 @@ def test_float16_caches_hold_its_numbers_to_the_nearest_and_never_infinity(path)
     expected = caches[0][0].clamp(-65504, 65504).half()
     assert (expected.abs() == 65504).any()
     assert torch.equal(caches[1][0], expected)
+
+
+def test_a_trees_rows_see_their_windows_wherever_these_begin():
+    """Keys are added up in blocks of 256; the first row's begin in a later one than the next's."""
+    case = Case(5, ("F32",))
+    case.windows, case.threads = (5,), 1
+    case.shape = replace(case.shape, windows=case.windows)
+    branches = Branches(510)
+    for node in range(7):
+        branches.add_child(node - 1, node)
+    branches.add_child(6, 7)
+    branches.add_child(-1, 8)
+    cache = case.randn(1, 1, 2 * case.shape.num_kv_heads, 519, case.shape.head_dim)
+    cache[..., 517:, :] = torch.nan
+    case.rotations = torch.polar(torch.ones(518, 1, 48), case.randn(518, 1, 48))
+    case.spans, case.ids = [Span(cache, 517, 2, branches)], case.ids[:2]
+    case.check(library.load())
 
 
 def test_large_scores_do_not_overflow(path):

@@ -85,6 +85,8 @@ def test_products_are_those_of_the_weights(name):
     shapes = [*shapes_of(name), *[(37, 577)] * (name in ROUNDED)]
     for number, (num_out, width) in enumerate(shapes):
         check_products(kernels, name, num_out, width, number)
+        if not FORMATS[name].is_float:
+            check_products(kernels, name, num_out, width, number, narrow=True)
 
 
 def test_matrices_lie_behind_one_another_as_long_as_one_is_left(monkeypatch):

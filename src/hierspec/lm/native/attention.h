@@ -154,6 +154,14 @@ static Group group_of(const Row *rows, int64_t count) {
     return group;
 }
 
+/* The first key that any of a group's rows attends to: of a tree's rows the first need not be it. */
+static int64_t first_key_of(const Group *group, int64_t window) {
+    int64_t first = group->end;
+    for (const Row *row = group->rows; row < group->rows + group->count; row++)
+        if (first_key(row, window) < first) first = first_key(row, window);
+    return first;
+}
+
 static void free_plan(Plan plan) {
     free(plan.rows);
     free(plan.groups);
@@ -427,9 +435,7 @@ static void attend_block(const Model *model, int64_t window, const Group *group,
     const int64_t n = (hi - lo + STRETCH - 1) / STRETCH * STRETCH;
     const int64_t words = paired ? dim / 2 : dim, width = sums_width(dim);
     const int64_t columns = num_columns(dim), queries = group->count * each;
-    int64_t first = group->end;
-    for (const Row *row = group->rows; row < group->rows + group->count; row++)
-        if (first_key(row, window) < first) first = first_key(row, window);
+    const int64_t first = first_key_of(group, window);
     const void *from[STRETCH];
     for (int64_t i = 0; i < queries; i++) {
         memset(space->scores + i * BLOCK, 0, sizeof(float) * (size_t)n);
@@ -547,7 +553,7 @@ static void attend_rows(const Model *model, int64_t l, const Plan *plan, const f
             memcpy(space->q + i * words, qkv + at_query * dim, sizeof(word) * (size_t)words);
             clear_sums(space->sums + i * width, columns);
         }
-        int64_t b = divided ? own : first_key(group->rows, window) / BLOCK;
+        int64_t b = divided ? own : first_key_of(group, window) / BLOCK;
         for (; b * BLOCK < group->end; b++) {
             const int64_t next = unit + (divided ? 1 : all);
             const void *following = at((int)model->kind, keys, (b + 1) * BLOCK * dim);
