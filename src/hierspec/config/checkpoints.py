@@ -11,6 +11,7 @@ import torch
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
+from hierspec.lm.hub import local_files_only
 from hierspec.lm.lean.shape import unsupported_reason
 from hierspec.lm.load import load, wrap
 from hierspec.lm.loaded import Watch, take
@@ -190,7 +191,7 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path)
+        return AutoTokenizer.from_pretrained(path, local_files_only=local_files_only(str(path)))
     except Exception as error:  # tokenizers may raise anything
         if not (folder / "tokenizer.json").is_file():
             return None  # generation raises an error if it needs one

@@ -17,6 +17,7 @@ from pydantic import (
 
 from hierspec.errors import HierspecError, HierspecWarning, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
+from hierspec.lm.hub import local_files_only
 from hierspec.utils.files import expand_user
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Expected, Integer, validate
@@ -131,8 +132,10 @@ def _generation_config(model: str) -> Any:
         return _Plain.model_validate_json((folder / _FILE).read_bytes())
     from transformers import GenerationConfig
 
+    path = folder if folder.is_dir() else model
+    cached = local_files_only(str(path))
     try:
-        return GenerationConfig.from_pretrained(folder if folder.is_dir() else model)
+        return GenerationConfig.from_pretrained(path, local_files_only=cached)
     except OSError:  # missing, or no JSON: as in transformers, the model's own is used
         return None
     except Exception as error:  # its checks may raise anything

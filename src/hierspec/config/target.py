@@ -7,8 +7,9 @@ from typing import Any
 
 from hierspec.errors import HierspecError, first_line
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
+from hierspec.lm.hub import local_files_only, what_it_may_be
 from hierspec.lm.llama_config import read_llama_config
-from hierspec.lm.weights import validate_reference, what_it_may_be
+from hierspec.lm.weights import validate_reference
 from hierspec.utils.files import expand_user
 from hierspec.zoo import registry
 
@@ -64,8 +65,9 @@ def model_config(model: str) -> Any:
         return config
     from transformers import AutoConfig
 
+    cached = local_files_only(model)
     try:
-        return AutoConfig.from_pretrained(model)
+        return AutoConfig.from_pretrained(model, local_files_only=cached)
     except Exception as error:  # transformers and its validators may raise anything
         raise HierspecError(
             f"cannot read the configuration of {model!r} ({first_line(error)})"

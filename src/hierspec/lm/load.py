@@ -19,6 +19,7 @@ from hierspec.utils.plugins import load_entry_point
 from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
 from .dtypes import default_dtype
+from .hub import local_files_only, what_it_may_be
 from .weights import (
     Checkpoint,
     StoredSource,
@@ -28,7 +29,6 @@ from .weights import (
     from_pretrained,
     stored_dtype,
     validate_reference,
-    what_it_may_be,
 )
 
 BACKENDS = ("auto", "lean", "hf", "deterministic")
@@ -228,10 +228,10 @@ def _from_hub(ref: str, dtype: torch.dtype | None, device: torch.device, backend
     validate_reference(ref)
     from huggingface_hub import snapshot_download
 
+    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    cached = local_files_only(ref)
     try:
-        folder = snapshot_download(
-            ref, allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-        )
+        folder = snapshot_download(ref, allow_patterns=patterns, local_files_only=cached)
     except Exception as error:
         raise HierspecError(
             f"{ref!r} is neither a directory nor a model that can be fetched "

@@ -20,6 +20,7 @@ from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user
 from hierspec.utils.records import Record
 
+from .hub import local_files_only
 from .llama_config import of_transformers, read_llama_config
 
 if TYPE_CHECKING:
@@ -247,6 +248,7 @@ def from_pretrained(auto_class: Any, ref: str, dtype: torch.dtype | str, name: s
     model, info = auto_class.from_pretrained(
         ref,
         dtype=dtype,
+        local_files_only=local_files_only(ref),
         use_safetensors=True,
         ignore_mismatched_sizes=True,  # they are refused below, in one line
         output_loading_info=True,
@@ -278,19 +280,6 @@ def validate_reference(ref: str) -> None:
         )
     if looks_like_path and not expand_user(ref).is_dir():
         raise HierspecError(f"{ref} is a file: give the folder of a saved model, or FILE.gguf")
-
-
-def what_it_may_be(ref: str) -> str:
-    """Return what to name in place of a model that cannot be fetched, as the end of an error."""
-    if "/" not in ref:
-        return (
-            ": name a folder, FILE.gguf, zoo:NAME or a hub id with its owner (OWNER/NAME); a "
-            "drafting method of your own is known with --plugin FILE.py"
-        )
-    return (
-        ". Offline, give the path of a folder saved with save_pretrained, or zoo:NAME for a model "
-        "that ships with hierspec"
-    )
 
 
 def _starts_like_gguf(path: Path) -> bool:
