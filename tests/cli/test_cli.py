@@ -325,6 +325,21 @@ def test_what_libraries_say_of_a_broken_model_is_one_line(capsys, tmp_path, name
     assert err.count("\n") == 1
 
 
+def test_ids_outside_the_vocabulary_are_refused_before_any_is_answered(capsys, tmp_path):
+    from tiny_models import save_tiny
+
+    folder, file = save_tiny("llama", tmp_path / "model"), tmp_path / "p.jsonl"
+    file.write_text("[1]\n\n[5, 96]\n")
+    capsys.readouterr()
+    argv = ["generate", "--ids", "--target", str(folder), "--hierarchy", "autoregressive"]
+    status, out, err = hierspec(capsys, *argv, "--prompts", str(file), "--json")
+    assert (status, out) == (2, "")
+    assert err == (
+        f"hierspec: error: {file}, line 3: the prompt has token 96, outside the target's "
+        "vocabulary of 96\n"
+    )
+
+
 def test_files_nested_without_end_are_refused(capsys, tmp_path):
     file = tmp_path / "deep.json"
     file.write_text('{"a":' * 100_000)

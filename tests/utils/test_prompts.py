@@ -85,8 +85,9 @@ def test_wrong_messages_are_named(tmp_path, line, message):
 
 def test_ids(tmp_path):
     lines = '[1, 2]\n{"prompt_token_ids": [3]}'
-    assert read_ids(write(tmp_path, "i.jsonl", lines)) == [[1, 2], [3]]
-    assert read_ids(write(tmp_path, "i.txt", "1, 2")) == [[1, 2]]
+    found = read_ids(file := write(tmp_path, "i.jsonl", lines))
+    assert found == {f"{file}, line 1": [1, 2], f"{file}, line 2": [3]}
+    assert read_ids(file := write(tmp_path, "i.txt", "1, 2")) == {str(file): [1, 2]}
     for line in ("[]", "[true]", "[1.0]", '"1"', '{"prompt": "x"}'):
         with pytest.raises(ValueError, match="line 1: with --ids a line must be a list of token"):
             read_ids(write(tmp_path, "i.jsonl", line))

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, errors_in
 
 from . import options
 
@@ -148,7 +148,7 @@ def generate(
     if (prompt, prompt_option, prompts).count(None) < 2:
         # One may be the value of an unknown option: -md FILE is read as -m d and FILE.
         raise click.UsageError("give a PROMPT, --prompt or --prompts FILE, not both")
-    texts = _read_prompts(prompt if prompt_option is None else prompt_option, prompts, ids)
+    texts, places = _read_prompts(prompt if prompt_option is None else prompt_option, prompts, ids)
 
     from hierspec.config import arguments, model_defaults
     from hierspec.config.drafts import is_method
@@ -208,6 +208,11 @@ def generate(
         config = dataclasses.replace(config, deterministic=deterministic or config.deterministic)
         _validate_lengths(texts, config.target.model, tokenizer, bool(chat), variables)
         models = _load(config, tokenizer, as_json, console, any(isinstance(t, str) for t in texts))
+    from hierspec.config.call import validate_ids
+
+    for place, prompt_ids in zip(places, texts, strict=False):  # before any is answered
+        with errors_in(place):
+            validate_ids(prompt_ids, models.root.model.vocab_size)
     if not as_json and (unread := model_defaults.ignored_sampling(models.config.target.model)):
         say(
             console,
@@ -252,12 +257,16 @@ def generate(
     return 0
 
 
-def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]:
+def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> tuple[list[Any], list[str]]:
+    """Return the prompts, and where each stands if they are token ids."""
     from hierspec.utils.prompts import parse_ids, read_ids, read_prompts, read_stdin
     from hierspec.utils.validation import HALF_CHARACTERS
 
     if file is not None:
-        return read_ids(file) if ids else read_prompts(file, conversations=True)
+        if not ids:
+            return read_prompts(file, conversations=True), []
+        found = read_ids(file)
+        return list(found.values()), list(found)
     if prompt is None:
         raise HierspecError(
             'give a prompt: hierspec generate "def add(a, b):", - or --prompts FILE'
@@ -267,7 +276,9 @@ def _read_prompts(prompt: str | None, file: Path | None, ids: bool) -> list[Any]
         raise HierspecError("the prompt is not UTF-8 text")
     if not text:
         raise HierspecError("the prompt is empty: give at least one token to continue")
-    return [parse_ids(text, "the prompt") if ids else text]
+    if not ids:
+        return [text], []
+    return [parse_ids(text, "the prompt")], ["--ids"]
 
 
 def _validate_lengths(

@@ -377,12 +377,18 @@ def _criteria_test(value: Any) -> StopTest:
 def _validate_prompt(ids: list[int], model: LanguageModel, place: str) -> list[int]:
     if not ids:
         raise HierspecError(f"the prompt{place} is empty: give at least one token to continue")
-    if min(ids) < 0 or max(ids) >= model.vocab_size:
-        raise HierspecError(
-            f"a prompt token lies outside the target's vocabulary of {model.vocab_size}"
-        )
+    validate_ids(ids, model.vocab_size, place)
     validate_length(ids, model.max_length, place)
     return ids
+
+
+def validate_ids(ids: Sequence[int], vocab_size: int, place: str = "") -> None:
+    """Refuse a prompt with a token that the target does not have."""
+    if unknown := [token for token in ids if not 0 <= token < vocab_size]:
+        raise HierspecError(
+            f"the prompt{place} has token {unknown[0]}, outside the target's vocabulary of "
+            f"{vocab_size}"
+        )
 
 
 def validate_length(ids: Sequence[int], max_length: float, place: str = "") -> None:

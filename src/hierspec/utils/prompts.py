@@ -166,19 +166,23 @@ def read_prompts(path: str | Path, *, conversations: bool = False) -> list[Any]:
     return list(read_prompt_file(path, conversations=conversations).prompts)
 
 
-def read_ids(path: str | Path) -> list[list[int]]:
+def read_ids(path: str | Path) -> dict[str, list[int]]:
     """Read prompts that are token ids, from the files that :func:`read_prompt_file` reads.
 
-    A line of ``.jsonl`` is a list of ids, or an object with ``prompt_token_ids``; any other file
-    holds the ids of one prompt, separated by blanks or commas.
+    They are returned by where they stand, for errors. A line of ``.jsonl`` is a list of ids, or an
+    object with ``prompt_token_ids``; any other file holds the ids of one prompt, separated by
+    blanks or commas.
 
     Raises:
         HierspecError: as :func:`read_prompt_file`, or the file holds anything but ids.
     """
     body, source, is_jsonl = _read_source(path, "prompt")
-    if is_jsonl:
-        return list(_parse_rows(body, source, _ids_of, "prompt"))
-    return [parse_ids(decode_utf8(body, source), source)]
+    if not is_jsonl:
+        return {source: parse_ids(decode_utf8(body, source), source)}
+    found = {f"{source}, line {i}": ids for i, ids in parse_lines(body, source, _ids_of)}
+    if not found:
+        raise HierspecError(f"{source} holds no prompt")
+    return found
 
 
 def parse_ids(text: str, source: str) -> list[int]:
