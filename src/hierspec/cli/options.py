@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from typer.core import TyperCommand, TyperOption
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, errors_in
 
 if TYPE_CHECKING:
     from hierspec.api import Hierarchy
@@ -79,11 +79,23 @@ DraftsOption = Annotated[
     list[str] | None,
     draft_option(f"Without --hierarchy also a method that needs no further model: {METHODS}."),
 ]
+
+
+def _known_dtype(value: str | None) -> str | None:
+    from hierspec.config.schema import validate_dtype
+
+    if value:
+        with errors_in("--dtype"):
+            validate_dtype(value)
+    return value
+
+
 Dtype = Annotated[
     str | None,
     typer.Option(
+        callback=_known_dtype,
         help="Data type of the weights: float32, bfloat16, …; default: the one they are stored "
-        "in, or float32 on a CPU that cannot compute in that."
+        "in, or float32 on a CPU that cannot compute in that.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU if there is one.")]

@@ -172,7 +172,7 @@ def from_short(draft: str) -> dict[str, Any] | None:
         forms.setdefault(other_name, other_name)
     near = nearest_key(name, forms.keys() - {"draft_model"}, cutoff=0.8)
     if near is not None and "/" not in name and not expand_user(draft).exists():
-        meant = f"{near}:{value}" if colon else forms[near]
+        meant = f"{near}:{value}" if colon and near != name else forms[near]
         raise HierspecError(
             f"draft {draft!r} is neither a method nor a folder: did you mean {meant!r}?"
         )

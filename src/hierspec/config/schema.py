@@ -46,6 +46,18 @@ _OF_TORCH = (("torch", "dtype"), ("torch", "device"))
 _TorchName = Annotated[NonEmptyString, BeforeValidator(_torch_name)]
 
 
+def validate_dtype(dtype: str) -> None:
+    """Refuse what is neither ``auto`` nor the name of a floating-point type."""
+    name = dtype.removeprefix("torch.")
+    if name in _DTYPES or dtype == "auto":
+        return
+    known = _SHORT_DTYPES.get(name.lower())
+    hint = f"; did you mean {known}?" if known else ""
+    raise HierspecError(
+        f"unsupported dtype {dtype!r}; use auto, float32, bfloat16, float16 or float64{hint}"
+    )
+
+
 @checked_dataclass
 class TargetConfig:
     """The model whose distribution the output has.
@@ -73,15 +85,7 @@ class TargetConfig:
     free_model: Boolean = False
 
     def __post_init__(self) -> None:
-        name = self.dtype.removeprefix("torch.")
-        if name in _DTYPES or self.dtype == "auto":
-            return
-        known = _SHORT_DTYPES.get(name.lower())
-        hint = f"; did you mean {known}?" if known else ""
-        raise HierspecError(
-            f"unsupported dtype {self.dtype!r}; use auto, float32, bfloat16, float16 or float64"
-            f"{hint}"
-        )
+        validate_dtype(self.dtype)
 
 
 def _target_from_name(data: Any) -> Any:

@@ -183,12 +183,12 @@ class ServeSettings:
 
     def validate_models(self) -> None:
         """Refuse models and hierarchies that do not exist, before anything is loaded."""
-        from hierspec.config.schema import TargetConfig
+        from hierspec.config.schema import validate_dtype
         from hierspec.config.target import validate_model_name
         from hierspec.presets.registry import AUTO, TOKENIZER_WITH_AUTO
 
         validate_model_name(self.target)
-        TargetConfig(model=self.target, dtype=self.dtype)  # refuses an unknown dtype
+        validate_dtype(self.dtype)
         names = (self.hierarchy, *self.hierarchies.values())
         if self.measure_again and AUTO not in names:
             raise HierspecError("measure_again is for --hierarchy auto: nothing else is measured")
