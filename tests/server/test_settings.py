@@ -113,6 +113,15 @@ def test_a_mistake_names_its_file(tmp_path, variables, there, words):
         load(file)
 
 
+@pytest.mark.parametrize("keys", [54321, ["first", 54321], {"54321": "first"}, [["54321"]]])
+def test_a_wrong_key_is_not_shown(tmp_path, keys):
+    file = tmp_path / "serve.json"
+    file.write_text(json.dumps({"api_key": keys}))
+    with pytest.raises(HierspecError) as raised:
+        load(file)
+    assert str(raised.value) == f"{file}.api_key: keys are non-empty strings"
+
+
 @pytest.mark.parametrize(
     ("options", "words"),
     [

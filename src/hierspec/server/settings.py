@@ -12,7 +12,7 @@ import ipaddress
 import socket
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, ValidationError, WrapValidator
 
 from hierspec.errors import HierspecError
 from hierspec.utils.schema import (
@@ -37,7 +37,16 @@ def _or_empty(value: Any) -> Any:
     return {} if value is None else value
 
 
+def _unseen(value: Any, validate: Any) -> Any:
+    """Check keys, with an error that does not show them: errors are logged."""
+    try:
+        return validate(value)
+    except ValidationError:
+        raise ValueError("keys are non-empty strings") from None
+
+
 Strings = Annotated[tuple[NonEmptyString, ...], BeforeValidator(_split_at_commas)]
+Keys = Annotated[Strings, WrapValidator(_unseen)]
 Hierarchies = Annotated[
     dict[str, NonEmptyString],
     BeforeValidator(_or_empty),
@@ -105,7 +114,7 @@ class ServeSettings:
     served_model_name: NonEmptyString | None = None
     host: NonEmptyString = "127.0.0.1"
     port: Port = 8000
-    api_key: Strings = ()
+    api_key: Keys = ()
     allow_without_key: Boolean = False
     cors_origin: Strings = ()
     max_body_bytes: AtLeastOne = 4 << 20
