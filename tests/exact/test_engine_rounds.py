@@ -199,6 +199,20 @@ def test_what_differs_and_is_lossless_is_certified(mine):
     assert certificate.engine.complete
 
 
+class HasParameters(Rule):
+    def acceptance(self, batch):
+        accepted = super().acceptance(batch)
+        one = torch.nn.Parameter(torch.ones((), dtype=torch.float64))
+        return Acceptance(accepted.h * one, accepted.w)
+
+
+@pytest.mark.parametrize("mode", [torch.inference_mode, torch.enable_grad])
+def test_modes_of_torch_do_not_matter(mode, mine):
+    mine(HasParameters)
+    with mode():
+        assert certify(case()).passed()
+
+
 @pytest.mark.parametrize(
     ("content", "complete"),
     [

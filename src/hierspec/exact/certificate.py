@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
+import torch
 
 from hierspec.core.nodes import Verify, initial_states
 from hierspec.core.proposals import States
@@ -148,6 +149,8 @@ def certify(
     )
 
 
+@torch.inference_mode(False)  # its tensors do not tell when they are written into
+@torch.no_grad()
 def certify_tree(
     root: Verify,
     vocab_size: int,
