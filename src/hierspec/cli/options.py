@@ -50,7 +50,14 @@ class Command(TyperCommand):
 def target_option(note: str, *names: str) -> Any:
     """Return the option that names the target; its help ends in ``note``."""
     names = names or ("--target", "--model", "-m")
-    return typer.Option(*names, help=f"Target model: {MODEL}. {note}".rstrip())
+
+    def named(value: str | None) -> str | None:
+        if value == "":  # as of a shell's variable that is not set
+            raise HierspecError(f"{names[0]} is empty: name a model ({MODEL}), or leave it out")
+        return value
+
+    help_text = f"Target model: {MODEL}. {note}".rstrip()
+    return typer.Option(*names, callback=named, help=help_text)
 
 
 def hierarchy_option(note: str = "") -> Any:

@@ -56,7 +56,7 @@ class EarlyExitConfig(LevelConfig):
         kind, _, layer = draft.partition(":")
         if kind not in ("exit", "early_exit") or draft == "exit":
             return None
-        if not layer.isdecimal():
+        if not layer.isdecimal() or int(layer) == 0:
             raise HierspecError(f"draft {draft!r}: write exit:LAYER, as in exit:4")
         return {"exit_layer": int(layer)}
 
