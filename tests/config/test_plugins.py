@@ -410,6 +410,8 @@ def test_a_rule_that_takes_scores_for_logarithms_is_not_certified(tmp_path, caps
         (COMPLETE.format("torch.ones(2, 2)"), "draws from what has"),
         (ACCEPTANCE.format("a.h.mul_(0.9 if len(batch.p) > 1 else 1.0)"), "otherwise alone"),
         (ACCEPTANCE.format("Mine.calls += 1; a.h.div_(self.calls)"), "otherwise alone"),
+        (ACCEPTANCE.format("a.h.sqrt_() if batch.p.dtype == torch.float32 else a"), "are float32"),
+        (ACCEPTANCE.format("batch.q @ torch.eye(3, dtype=torch.float64)"), "RuntimeError: "),
     ],
 )
 def test_what_else_a_rule_says_is_checked(body, words, tmp_path, capsys):

@@ -26,6 +26,7 @@ from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]
 _ROUNDING = 1e-9
+_FLOAT32_ROUNDING = 1e-4  # of a probability
 
 
 def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
@@ -88,6 +89,7 @@ def _single_draft_verdicts(
     tau_probs, next_rows, reported_rows = decided = _decide(rule, batch)
     if is_checked(rule):
         _check_alone(rule, batch, decided)
+        _check_in_float32(rule, batch, decided)
     reported = p_ids
     if reported_rows is not None:
         reported = np.array([list(map(rows.intern, draft_rows)) for draft_rows in reported_rows])
@@ -175,6 +177,22 @@ def _check_alone(rule: Verifier, batch: Batch, together: _Decided) -> None:
                 f"{place}: rule {rule.name!r} decides a draft otherwise alone than beside others: "
                 "let each row of a batch depend on that row, and nothing on earlier calls"
             )
+
+
+def _check_in_float32(rule: Verifier, batch: Batch, in_float64: _Decided) -> None:
+    """Refuse a rule that decides otherwise in float32, in which the rows of most models are."""
+    scores = None if batch.scores is None else batch.scores.float()
+    rows = dataclasses.replace(batch, p=batch.p.float(), q=batch.q.float(), scores=scores)
+    chances, own_chances = (
+        # Of both together: next tokens after a τ without a chance are NaN, or rounding's alone.
+        np.nan_to_num(decided.tau_probs[..., None] * decided.next_rows)
+        for decided in (in_float64, _decide(rule, rows))
+    )
+    if not np.allclose(chances, own_chances, 0.0, _FLOAT32_ROUNDING):
+        raise HierspecError(
+            f"{plugins.where(type(rule))}: rule {rule.name!r} decides otherwise where p and q are "
+            "float32, as a model's are: compute with batch.p.double() and batch.q.double()"
+        )
 
 
 def _verdicts_with_next_token(
