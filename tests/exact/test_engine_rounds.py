@@ -199,6 +199,14 @@ def test_what_differs_and_is_lossless_is_certified(mine):
     assert certificate.engine.complete
 
 
+def test_what_float32_rounds_in_rare_drafts_is_certified(mine):
+    mine(Rule)
+    content = case()
+    rows = [0.0, 1.0 - 1e-8, 1e-8], [1e-40, 1.0, 1e-30]
+    content["models"] = [{"order": 0, "table": {"": row}} for row in rows]
+    assert certify(content).passed()
+
+
 class HasParameters(Rule):
     def acceptance(self, batch):
         accepted = super().acceptance(batch)

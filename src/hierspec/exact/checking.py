@@ -26,7 +26,7 @@ from .tables import ModelRows, Rows, TableDistributions, normalise, row_ids
 
 Verdicts = list[tuple[float, Verdict]]
 _ROUNDING = 1e-9
-_FLOAT32_ROUNDING = 1e-4  # of a probability
+_FLOAT32_ROUNDING = 1e-5  # of a probability
 
 
 def verdicts(node: Verify, checks: Sequence[Check], models: ModelRows) -> list[Verdicts]:
@@ -183,12 +183,15 @@ def _check_in_float32(rule: Verifier, batch: Batch, in_float64: _Decided) -> Non
     """Refuse a rule that decides otherwise in float32, in which the rows of most models are."""
     scores = None if batch.scores is None else batch.scores.float()
     rows = dataclasses.replace(batch, p=batch.p.float(), q=batch.q.float(), scores=scores)
-    chances, own_chances = (
-        # Of both together: next tokens after a τ without a chance are NaN, or rounding's alone.
-        np.nan_to_num(decided.tau_probs[..., None] * decided.next_rows)
+    drafted = batch.q.gather(-1, batch.tokens.unsqueeze(-1)).squeeze(-1)
+    padding = torch.arange(drafted.shape[1]) >= batch.lengths.unsqueeze(-1)
+    chances = drafted.masked_fill(padding, 1.0).prod(-1)[:, None, None].numpy()
+    first, second = (
+        # Of all together: what follows a τ without a chance is NaN, or made of rounding alone.
+        np.nan_to_num(chances * decided.tau_probs[..., None] * decided.next_rows)
         for decided in (in_float64, _decide(rule, rows))
     )
-    if not np.allclose(chances, own_chances, 0.0, _FLOAT32_ROUNDING):
+    if not np.allclose(first, second, 0.0, _FLOAT32_ROUNDING):
         raise HierspecError(
             f"{plugins.where(type(rule))}: rule {rule.name!r} decides otherwise where p and q are "
             "float32, as a model's are: compute with batch.p.double() and batch.q.double()"
