@@ -75,6 +75,8 @@ class Pretend(TorchFunctionMode):
             return CUDA if isinstance(args[0], Far) else func(*args)
         if name == "__get__" and func.__self__ is torch.Tensor.is_cuda:
             return isinstance(args[0], Far)
+        if name == "__get__" and func.__self__ is torch.Tensor.is_cpu:
+            return not isinstance(args[0], Far)
         tensors = [t for t in _flat((args, kwargs)) if isinstance(t, torch.Tensor)]
         far = any(isinstance(t, Far) for t in tensors)
         if (far and name in _WAITS) or self._sends_at_once(name, args, kwargs, far):

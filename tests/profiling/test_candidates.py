@@ -59,7 +59,7 @@ def test_candidates(text, method, fields):
         ("exit:", "exit:LAYER"),
         ("exit:two", "exit:LAYER"),
         ("exit:-1", "exit:LAYER"),
-        ("exit:0", "at least 1"),
+        ("exit:0", "write exit:LAYER"),
         ("m,temperature=hot", "must be a number, not 'hot'"),
         ("m,temperature=nan", "must be a number"),
         ("m,temperature=-1", "must be 0 (greedy)"),

@@ -37,7 +37,10 @@ def test_train_and_show(models, tmp_path, capsys) -> None:
         (["--exits", "1", "--inner", "8"], "kind transform has none"),
         (["--exits", "1", "--vocabulary", "96"], "no part of the model's 96"),
         (["--exits", "1", "--lr", "0"], "learning_rate must be above 0"),
-        (["--exits", "1", "--dtype", "int8", "--overwrite"], "dtype must be"),
+        (
+            ["--exits", "1", "--dtype", "int8", "--overwrite"],
+            "--dtype: unsupported dtype 'int8'",
+        ),
         (["--exits", "1", "--width", "9999"], "smaller --width"),
         (["--exits", "1", "--texts", "nowhere.txt"], "cannot read texts from nowhere.txt"),
         (["--exits", "1", "--threads", "100000"], "--threads must lie between 1 and"),
