@@ -43,6 +43,12 @@ def test_no_file_is_there_twice(tracked):
             assert other is path, f"{path} is {other}"
 
 
+def test_no_file_is_left_empty(tracked):
+    """As a redirection of a shell makes one."""
+    empty = {path.name for path in tracked if not path.stat().st_size}
+    assert empty <= {"__init__.py", "py.typed"}
+
+
 def test_results_are_packed(tracked):
     for path in tracked:
         if path.parent == pack.RESULTS and path.suffix == ".json":

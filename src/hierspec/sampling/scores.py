@@ -255,9 +255,9 @@ def scores_error(
     distribution."""
     offset = 0
     for rows in batch:
-        edited, unedited = scores[offset:], raw[first + offset :]
-        edited, unedited = edited[: rows.num_rows], unedited[: rows.num_rows]
-        offset += rows.num_rows
+        end = offset + rows.num_rows
+        edited, unedited = scores[offset:end], raw[first + offset : first + end]
+        offset = end
         if not bool((edited < math.inf).all()):
             kind = "NaN" if bool(edited.isnan().any()) else "infinite"
             if bool((unedited < math.inf).all()):

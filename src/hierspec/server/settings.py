@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, ValidationError, WrapValidator
 
 from hierspec.errors import HierspecError
-from hierspec.utils.schema import (
-    Boolean,
-    Expected,
-    NonEmptyString,
-    checked_dataclass,
-)
+from hierspec.utils.schema import Boolean, Expected, NonEmptyString, checked_dataclass
 
 if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
