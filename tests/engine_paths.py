@@ -12,6 +12,7 @@ from itertools import product
 
 import tape
 import torch
+from installed import LAB
 
 from hierspec.core import distributions as distributions
 from hierspec.drafters import model as drafting
@@ -19,7 +20,6 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.sampling import sampler as readings
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils.graphs import Graphs
-from hierspec.verifiers import leading
 from hierspec.verifiers.paths import host
 
 
@@ -80,12 +80,12 @@ VERIFYING: dict[str, tuple] = {
     "padded": (_GENERAL, _ON_DEVICE),
     "blocks": (_GENERAL, *_IN_BLOCKS),
     "short, blocks": _IN_BLOCKS,
-    "recorded": (
-        _GENERAL,
-        (readings, "_nucleus", readings._nucleus_by_bins),
-        (leading, "leading_tokens", _leaders_by_sorting),
-    ),
+    "recorded": (_GENERAL, (readings, "_nucleus", readings._nucleus_by_bins)),
 }
+if LAB:
+    from hierspec_lab.rules import leading
+
+    VERIFYING["recorded"] += ((leading, "leading_tokens", _leaders_by_sorting),)
 CHUNKS = ((drafting, "_CHUNK", 2),)
 
 

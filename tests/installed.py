@@ -42,6 +42,6 @@ def _named(case: Any) -> Iterator[str]:
             yield from _named(part)
 
 
-def rules(*names: str) -> list[Verifier]:
-    """The rules of these names that are installed."""
-    return [registry.get(name) for name in names if name in registry.names()]
+def rules(*names: str, **options: Any) -> list[Verifier]:
+    """The rules of these names that are installed, with these options."""
+    return [registry.get(name, **options) for name in names if name in registry.names()]

@@ -15,13 +15,13 @@ from hierspec.core.rules import Acceptance, Stop, Verifier
 from hierspec.exact.tables import TableDistributions
 from hierspec.verifiers.block import Block
 from hierspec.verifiers.formulas import (
+    draft_mask,
     excess,
     log_products,
     prefix_weights,
     scan_from_end,
     set_ends,
 )
-from hierspec.verifiers.leading import Leading
 from hierspec.verifiers.multi_draft import (
     RRS,
     BlockRRS,
@@ -155,10 +155,18 @@ class CutsAfterLookingAhead(Tokenwise):
         yield
 
 
-class LeadingReportsP(Leading):
-    """Reports its own law for tokens that its lenience let through."""
+class KeepsTheLikeliest(Verifier):
+    """`leading` that reports its own law for what it kept, whoever drew it."""
 
-    reported = Verifier.reported
+    name = "keeps-the-likeliest"
+
+    def acceptance(self, batch):
+        likeliest = batch.p[:, : batch.tokens.shape[1]].argmax(-1) == batch.tokens
+        h = (likeliest & draft_mask(batch)).double()
+        return Acceptance(h, h.new_ones(h.shape[0], h.shape[1] + 1))
+
+    def correction(self, batch, accepted, tau):
+        return batch.p[torch.arange(len(tau)), tau]
 
 
 # --- P5

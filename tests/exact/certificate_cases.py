@@ -24,15 +24,14 @@ from hierspec.exact.interpreter import ExactInterpreter, longest_proposal
 from hierspec.exact.output import model_law
 from hierspec.exact.recording import windows
 from hierspec.lm.tabular import KINDS, TabularModel
-from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 
 EXACT = rules("tokenwise", "block", "naive")
-MIDDLE = [*EXACT, get("leading"), get("leading", top_m=2)]
+LEADING = [*rules("leading"), *rules("leading", top_m=2)]
+MIDDLE = [*EXACT, *LEADING]
 LOSSY = [
     *rules("uncapped"),
-    get("leading"),
-    get("leading", top_m=2),
+    *LEADING,
     wrong.StopsAtTheFirstFailure(),
     wrong.OneUniformForAll(),
     wrong.ResidualWithoutWeight(),
@@ -48,7 +47,7 @@ LOSSY_MIDDLE = [
     wrong.DropsATokenForItsValue(),
     wrong.CutsAfterLookingAhead(),
     wrong.EmitsFromFullP(),
-    wrong.LeadingReportsP(2),
+    wrong.KeepsTheLikeliest(),
     *rules("uncapped"),
 ]
 
@@ -96,7 +95,7 @@ def with_a_mistake(seed: int) -> Case:
     """A case with a wrong rule, for the target or below it. It may be harmless where it stands."""
     rng = random.Random(seed)
     if rng.random() < 0.6:
-        below = [rng.choice([*EXACT[:2], get("leading")])] if rng.random() < 0.3 else []
+        below = [rng.choice([*EXACT[:2], *LEADING[:1]])] if rng.random() < 0.3 else []
         return _case(rng, [*below, rng.choice(LOSSY)])
     return _case(rng, [rng.choice(LOSSY_MIDDLE), rng.choice(EXACT[:2])])
 

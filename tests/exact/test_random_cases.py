@@ -19,7 +19,7 @@ from hierspec.lm.tabular import TabularModel
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.soundness import validate
 
-RULES = [*rules("tokenwise", "block", "naive"), get("leading"), get("leading", top_m=2)]
+RULES = [*rules("tokenwise", "block", "naive", "leading"), *rules("leading", top_m=2)]
 WINDOWS = [FixedWindow(), EntropyWindow(threshold=0.7), ConfidenceWindow(floor=0.5)]
 
 

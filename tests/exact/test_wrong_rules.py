@@ -19,7 +19,7 @@ from wrong_rules import (
     HandsUpAcceptedOnly,
     HandsUpTheDraftersLaw,
     HandsUpTheResidual,
-    LeadingReportsP,
+    KeepsTheLikeliest,
     OneUniformForAll,
     ResidualOfTheUncappedRatio,
     ResidualWithoutWeight,
@@ -28,7 +28,6 @@ from wrong_rules import (
 )
 
 from hierspec.exact.certificate import certify_tree
-from hierspec.verifiers.registry import get
 
 CAUGHT = 1e-3
 
@@ -40,9 +39,8 @@ def caught(make, lost=CAUGHT) -> bool:
 @pytest.mark.parametrize(
     "rule",
     [
-        *rules("uncapped"),
-        get("leading"),
-        get("leading", top_m=2),
+        *rules("uncapped", "leading"),
+        *rules("leading", top_m=2),
         StopsAtTheFirstFailure(),
         OneUniformForAll(),
         ResidualWithoutWeight(),
@@ -66,7 +64,7 @@ def test_a_wrong_rule_is_caught(rule):
         DropsATokenForItsValue(),
         CutsAfterLookingAhead(),
         EmitsFromFullP(),
-        LeadingReportsP(2),
+        KeepsTheLikeliest(),
         *rules("uncapped"),
     ],
     ids=lambda rule: type(rule).__name__,

@@ -15,7 +15,7 @@ from types import SimpleNamespace
 import pytest
 import tape
 import torch
-from installed import needs_lab
+from installed import LAB, needs_lab
 from joint_law import chi_square, joint_law, sample
 from loading import LOADED, hierarchy_of
 from stacks import PROMPTS, built, model, stacks
@@ -455,7 +455,7 @@ def test_a_check_below_is_one_wait_whatever_its_window_reads(
     assert waits == {"Propose": {1}, "Check": {1}}
 
 
-STACKS = ["early exits", "leading, of a greedy level", *COPIES]
+STACKS = ["early exits", *["leading, of a greedy level"] * LAB, *COPIES]
 
 
 @pytest.mark.parametrize("sampling", SAMPLING)

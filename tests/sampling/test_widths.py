@@ -215,8 +215,6 @@ ROOTS = {
     "wide, match": two_levels(WIDE, "match"),
     "narrow twice": three_levels((NARROW, NARROW), ("tokenwise", "block")),
     "narrower in the middle": three_levels((V, NARROW), ("block", "tokenwise")),
-    "narrow under leading": three_levels((NARROW, WIDE), ("leading", "block")),
-    "leading in the middle": three_levels((WIDE, NARROW), ("leading", "tokenwise")),
     "two drafts": several(NARROW, "rrs"),
     "two distinct drafts": several(NARROW, "rrs-without-replacement"),
     "two drafts by block": several(NARROW, "block-rrs"),
@@ -226,6 +224,8 @@ if LAB:
     ROOTS |= {
         "two drafts along one": several(NARROW, "induced-block"),
         "narrow, naive": two_levels(NARROW, "naive"),
+        "narrow under leading": three_levels((NARROW, WIDE), ("leading", "block")),
+        "leading in the middle": three_levels((WIDE, NARROW), ("leading", "tokenwise")),
         "leniency in the middle": three_levels((WIDE, NARROW), ("lenient", "tokenwise")),
         "narrow under leniency": three_levels((NARROW, WIDE), ("lenient", "block")),
     }

@@ -24,7 +24,6 @@ GROUP = "hierspec.verifiers"  # of entry points
 _BUILT_IN = {
     "block": ("block", "Block"),
     "block-rrs": ("multi_draft", "BlockRRS"),
-    "leading": ("leading", "Leading"),
     "match": ("match", "Match"),
     "rrs": ("multi_draft", "RRS"),
     "rrs-without-replacement": ("multi_draft", "DistinctRRS"),
@@ -112,7 +111,7 @@ def unknown_name_message(name: Any) -> str:
 def get(name: str, **options: Any) -> Verifier:
     """Return the rule of that name, with its options.
 
-    Options are ``top_m`` of ``leading`` and ``lenience`` of ``lenient``.
+    Options are those that the rule declares, such as ``top_m`` of ``leading``.
 
     Raises:
         HierspecError: no such rule (the message lists those there are), or no such option.

@@ -15,8 +15,7 @@ import torch
 
 from hierspec.core.rules import Acceptance, Batch, Verifier
 from hierspec.errors import HierspecError
-
-from .formulas import at_drafted, draft_mask
+from hierspec.verifiers.formulas import at_drafted, draft_mask
 
 
 @dataclass(frozen=True)

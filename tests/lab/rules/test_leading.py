@@ -13,9 +13,9 @@ from hypothesis import strategies as st
 
 from hierspec.core.distributions import DenseDistributions, MixedDistributions, OneHotDistributions
 from hierspec.core.rng import PhiloxRng
-from hierspec.verifiers.leading import leading_tokens
 from hierspec.verifiers.registry import get
 from hierspec.verifiers.verify import verify_batch
+from hierspec_lab.rules.leading import leading_tokens
 
 
 def test_greedy_leading_reads_scores_and_breaks_ties_by_id():
