@@ -27,10 +27,10 @@ from hierspec.planner.estimates import Chain
 from hierspec.planner.online.controller import OnlineController
 from hierspec.profiling.auto import plan_of
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.settings import ProfileSettings
 from hierspec.zoo import registry
+from hierspec_lab.planning.thorough import measure
 
 TARGET = "zoo:large?eps=0.2"
 CANDIDATES = ("ngram", "zoo:small", "zoo:mid", "zoo:trunk")

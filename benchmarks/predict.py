@@ -32,10 +32,10 @@ from hierspec.presets import defaults
 from hierspec.profiling import costs
 from hierspec.profiling.auto import plan_of
 from hierspec.profiling.candidates import CandidatePool, default_names, load, parse
-from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.schema import CallSamples
 from hierspec.profiling.settings import ProfileSettings
+from hierspec_lab.planning.thorough import in_context, measure
 
 # Names of the candidates, smallest first, each with its budget; the target is left out.
 HIERARCHIES: dict[str, tuple[tuple[str, ...], list[dict[str, int]]]] = {
@@ -151,8 +151,8 @@ def examine(
             runs[name].append(common.decode(built[name], prompt, tokens, temperature, seed))
         print(f"  {seed + 1}/{len(prompts)} prompts at temperature {temperature}", flush=True)
     context = statistics.mean(r["prompt"] for r in runs["plain"]) + tokens / 2
-    estimates = retimer.profile(profile).estimates(temperature, context=context)
-    earlier = profile.estimates(temperature, context=context)
+    estimates = in_context(retimer.profile(profile), context).estimates(temperature)
+    earlier = in_context(profile, context).estimates(temperature)
     out: dict[str, Any] = {"planned": general.to_dict(), "hierarchies": {}}
     for name, chain in chains.items():
         ms = [r["ms"] for r in runs[name]]

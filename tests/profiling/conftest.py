@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 from ngram_tables import bigrams
-from profiling_cases import PROMPTS, SMALL, V, save_model
+from profiling_cases import PROMPTS, SMALL, EveryPair, V, save_model
 
 from hierspec import TargetConfig
 from hierspec.config.checkpoints import Loaded
@@ -56,7 +56,7 @@ def everything(family):
 def whole(family, everything, loaded):
     """A profile of all of them at two temperatures."""
     target = TargetConfig(model=family["target"])
-    return measure(target, everything, PROMPTS, [0.0, 1.0], SMALL, loaded=loaded)
+    return measure(target, everything, PROMPTS, [0.0, 1.0], SMALL, loaded=loaded, stages=EveryPair)
 
 
 @pytest.fixture

@@ -82,8 +82,7 @@ INTERRUPTED = {  # what was being done → where, and what the plan so far rests
 def test_an_interruption_leaves_a_plan_that_says_what_it_rests_on(
     moment, family, cache, monkeypatch, capsys
 ):
-    settings = dataclasses.replace(SMALL, thorough=False)
-    monkeypatch.setattr(auto, "QUICK", settings)
+    monkeypatch.setattr(auto, "QUICK", SMALL)
     argv = ["generate", "abcabc", "--target", family["target"], "--max-new-tokens", "6"]
     asked = [*argv, "--draft", "suffix", "--draft", "exit:1", "--hierarchy", "auto"]
     *where, priors = INTERRUPTED[moment]

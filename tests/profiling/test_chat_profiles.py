@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from chat_models import save_chat
+from profiling_cases import EveryPair
 
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
@@ -33,7 +34,7 @@ def test_auto_measures_the_answers_of_a_chat_model(model, monkeypatch):
 
     def spied(target, chosen, prompts, *rest, **options):
         seen.extend(prompts)
-        return measure(target, chosen, prompts, *rest, **options)
+        return measure(target, chosen, prompts, *rest, **options, stages=EveryPair)
 
     monkeypatch.setattr(auto, "measure", spied)
     found = auto.choose(TargetConfig(model=model), ["prompt-lookup", "exit:1", "exit:2"],

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from profiling_cases import described, made
 
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
@@ -14,64 +15,6 @@ from hierspec.profiling.estimates import _Costs, estimates, extend_curve
 from hierspec.profiling.profile import from_dict
 from hierspec.profiling.schema import AtTemperature, MeasuredModel
 from hierspec.utils.schema import validate
-
-
-def made(**changes):
-    """Two models: 1 ms and 9 ms a call, checks of n tokens 9 + n, α = 0.8 and 0.5."""
-
-    def times(table):
-        return {
-            str(n): {"mean": ms, "median": ms, "low": ms, "high": ms, "count": 1} for n, ms in table
-        }
-
-    def curve(a, m=4):
-        return [a**n for n in range(m + 1)]
-
-    both = [{"block": curve(a), "tokenwise": curve(a / 2)} for a in (0.5, 0.8)]
-    measured = {
-        "pairs": [
-            {
-                "drafter": 0,
-                "verifier": 1,
-                "drafts": 0,
-                "survival": {
-                    rule: np.mean([part[rule] for part in both], axis=0).tolist()
-                    for rule in ("block", "tokenwise")
-                },
-                "classes": both,
-                "tokens_per_call": 1.0,
-                "standard_error": 0.0,
-                "lengths": [],
-                "kept": [],
-            }
-        ],
-        "costs": [
-            {"drafter": None, "verifier": 0, "draft": {}, "check": times([(0, 1.0)])},
-            {"drafter": None, "verifier": 1, "draft": {}, "check": times([(0, 9.0)])},
-            {
-                "drafter": 0,
-                "verifier": 1,
-                "draft": times([(1, 1.5), (4, 4.5)]),
-                "check": times([(1, 10.0), (4, 13.0)]),
-            },
-        ],
-        "context": {
-            "tokens": 100,
-            "long": 1000,
-            "slopes": [
-                {"model": 0, "ms_per_token_0": 0.001, "ms_per_token_8": 0.001},
-                {"model": 1, "ms_per_token_0": 0.01, "ms_per_token_8": 0.02},
-            ],
-        },
-        "token_ms": 0.25,
-        **changes,
-    }
-    names = ("draft", "target")
-    return [described(name) for name in names], {"draft": 10, "target": 90}, measured
-
-
-def described(name):
-    return {"name": name, "owner": name, "level": None, "weights": None, "call_ms": 1.0}
 
 
 def estimated(models, memory, measured, **options):
@@ -119,36 +62,6 @@ def test_cost_of_a_first_step_is_charged_to_the_pair():
     np.testing.assert_allclose(known.verify_ms[0, 1, :5], 9 + np.arange(5))
     kept = known.survival[0, 2].cumsum()[:5]
     np.testing.assert_allclose(known.verify_ms[0, 2, :5], 9.5 + np.arange(5) + 0.25 * kept)
-
-
-def test_longer_contexts_cost_more():
-    base, near, far = (
-        estimated(*made(), max_budget=4, context=context) for context in (None, 100, 300)
-    )
-    np.testing.assert_array_equal(base.verify_ms, near.verify_ms)
-    assert far.plain_ms == pytest.approx(base.plain_ms + 2)
-    n = np.arange(5)
-    np.testing.assert_allclose(far.draft_ms[0, :5] - base.draft_ms[0, :5], 0.2 * n)
-    np.testing.assert_allclose(far.verify_ms[0, 1, :5] - base.verify_ms[0, 1, :5], 2 + 2 * n / 8)
-    short = estimated(*made(), max_budget=4, context=1)
-    assert 0 < short.plain_ms < base.plain_ms
-
-
-def test_noise_in_slopes_makes_nothing_free_or_cheaper():
-    context = {
-        "tokens": 100,
-        "long": 1000,
-        "slopes": [
-            {"model": 0, "ms_per_token_0": -0.5, "ms_per_token_8": -0.5},
-            {"model": 1, "ms_per_token_0": 3.0, "ms_per_token_8": 5.0},
-        ],
-    }
-    base = estimated(*made(context=context), max_budget=4)
-    far = estimated(*made(context=context), max_budget=4, context=4000)
-    near = estimated(*made(context=context), max_budget=4, context=0)
-    np.testing.assert_array_equal(far.draft_ms[0], base.draft_ms[0])
-    assert (near.verify_ms[0, 1] >= 0).all()
-    assert near.plain_ms >= 0.25
 
 
 def test_a_draft_of_nothing_costs_a_plain_call():
@@ -246,7 +159,7 @@ def test_long_drafts_of_a_drafter_that_made_none_cost_what_others_do():
     context = {"tokens": 100, "long": 1000, "slopes": []}
     measured = validate(AtTemperature, made(costs=rows, context=context)[2], "")
     models = validate(list[MeasuredModel], [described(name) for name in "abcd"], "")
-    costs = _Costs(models, measured, None)
+    costs = _Costs(models, measured)
     look_up, model, never = (costs.verify_calls(13)[i, 2] for i in (0, 1, 3))
     assert model[[1, 2, 8]].tolist() == pytest.approx([2.3, 2.4, 9.0])
     assert look_up[2] == pytest.approx(2.2)
@@ -269,7 +182,7 @@ def test_a_time_that_is_far_off_makes_no_other_call_free():
     context = {"tokens": 100, "long": 1000, "slopes": []}
     measured = validate(AtTemperature, made(costs=rows, context=context)[2], "")
     models = validate(list[MeasuredModel], [described(name) for name in "abc"], "")
-    costs = _Costs(models, measured, None)
+    costs = _Costs(models, measured)
     assert costs.verify_calls(9)[:2, 2].min() >= 4.0
 
 

@@ -7,7 +7,7 @@ import json
 
 import numpy as np
 import pytest
-from profiling_cases import PROMPTS, SMALL, Stop, V, save_model
+from profiling_cases import PROMPTS, SMALL, EveryPair, Stop, V, save_model
 from tiny_models import tiny_model
 
 from hierspec import TargetConfig
@@ -31,9 +31,8 @@ def by_name(data, label):
 
 
 def test_the_same_seed_gives_the_same_rates(family, everything, whole, loaded):
-    again = measure(
-        TargetConfig(model=family["target"]), everything, PROMPTS, [1.0], SMALL, loaded=loaded
-    )
+    target = TargetConfig(model=family["target"])
+    again = measure(target, everything, PROMPTS, [1.0], SMALL, loaded=loaded, stages=EveryPair)
     first, second = by_name(whole, "1.0"), by_name(again, "1.0")
     target = family["target"]
     # Which models may verify which others depends on times; what the target says does not.
@@ -157,10 +156,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
 def test_costs_timed_once_are_planned_from_and_then_made_more_accurate(
     family, loaded, tmp_path, monkeypatch
 ):
-    path, settings = (
-        tmp_path / "profile.json",
-        dataclasses.replace(SMALL, thorough=False, repeats=3),
-    )
+    path, settings = tmp_path / "profile.json", dataclasses.replace(SMALL, repeats=3)
     request = (TargetConfig(model=family["target"]), [parse("exit:1"), parse("prompt-lookup")])
     time_calls, shares = costs.time_calls, []
 

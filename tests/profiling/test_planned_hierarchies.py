@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from profiling_cases import PROMPTS, SMALL, V
+from profiling_cases import PROMPTS, SMALL, EveryPair, V
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig
 from hierspec.config.build import build
@@ -108,7 +108,8 @@ def test_several_drafts_are_planned_right_below_the_target(family, loaded):
     """As a tree under a rule that takes one, and nowhere else."""
     names = ["exit:1", f"{family['draft']},num_drafts=3", "exit:1,num_drafts=2", "exit:2"]
     target = TargetConfig(model=family["target"])
-    data = measure(target, [parse(name) for name in names], PROMPTS, [0.0], SMALL, loaded=loaded)
+    candidates = [parse(name) for name in names]
+    data = measure(target, candidates, PROMPTS, [0.0], SMALL, loaded=loaded, stages=EveryPair)
     profile = from_dict(data)
     found = profile.estimates(0.0)
     several = {i for i, model in enumerate(profile.models) if "num_drafts" in str(model.level)}
@@ -131,7 +132,7 @@ def test_a_plan_with_the_targets_int8_copy(family, loaded):
     """What it drafts, verifies and weighs."""
     target = TargetConfig(model=family["target"], dtype="float32")
     candidates = [parse("prompt-lookup"), parse("quantized")]
-    data = measure(target, candidates, PROMPTS, [0.0], SMALL, loaded=loaded)
+    data = measure(target, candidates, PROMPTS, [0.0], SMALL, loaded=loaded, stages=EveryPair)
     profile = from_dict(data)
     number = next(i for i, m in enumerate(profile.models) if m.name == "quantized")
     copy, trunk = profile.models[number].owner, data["memory"][family["target"]]

@@ -25,7 +25,7 @@ from .rounds import (
 )
 from .schema import PairAgreement
 
-_SCORED = 8  # tokens that are scored at a time: about as many as a draft has
+SCORED = 8  # tokens that are scored at a time: about as many as a draft has
 
 
 def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
@@ -99,16 +99,16 @@ def agreements(
         overlaps = {pair: np.zeros(count) for pair in pairs}
         equal = {pair: np.zeros(count, dtype=bool) for pair in pairs}
         found.append(TextScores(max(start, 1), stop, probs, overlaps, equal))
-    for batch in rounds.batches(len(texts), pool.vocab_size * len(scoring) * _SCORED):
+    for batch in rounds.batches(len(texts), pool.vocab_size * len(scoring) * SCORED):
         sequences = open_sequences(build_levels(pool), batch, [texts[n] for n in batch], drafting)
         try:
             read = [Context(texts[n][: found[n].start]) for n in batch]
             distributions_after(pool, target, sequences, read, [0] * len(sequences))
             longest = max(found[n].count for n in batch)
-            for low in range(0, longest, _SCORED):
+            for low in range(0, longest, SCORED):
                 active = [s for s in sequences if low < found[s.id].count]
                 _score(pool, active, [found[s.id] for s in active], low)
-                part = min((low + _SCORED) / longest, 1.0)
+                part = min((low + SCORED) / longest, 1.0)
                 on_part((batch.start + len(batch) * part) / len(texts))
         finally:
             for sequence in sequences:
@@ -144,7 +144,7 @@ def _agreement(found: Sequence[TextScores], pair: tuple[int, int]) -> PairAgreem
 def _score(
     pool: CandidatePool, sequences: Sequence[LiveSequence], found: Sequence[TextScores], low: int
 ) -> None:
-    highs = [min(low + _SCORED, scores.count) for scores in found]
+    highs = [min(low + SCORED, scores.count) for scores in found]
     stops = [scores.start + high for scores, high in zip(found, highs, strict=True)]
     contexts = [
         Context(sequence.tokens[: stop - 1])

@@ -18,17 +18,15 @@ def estimates(
     measured: AtTemperature,
     *,
     max_budget: int,
-    context: float | None = None,
     rule: Rule = "block",
 ) -> Estimates:
     """Build the planner's estimates from one temperature's measurements.
 
     Args:
-        context: tokens before a call; default: the length at which calls were timed.
         rule: the verification rule whose survival curves are taken.
     """
     count, size = len(models), LONGEST_DRAFT + 1
-    costs = _Costs(models, measured, context)
+    costs = _Costs(models, measured)
     draft_ms, first_step_extra_ms = costs.drafts(size)
     # Each draft pays the extra once, so it is charged to the call that verifies the draft.
     call_ms = costs.verify_calls(size) + first_step_extra_ms[:, :, None]
@@ -121,24 +119,12 @@ def extend_curve(curve: np.ndarray, size: int) -> np.ndarray:
 
 
 class _Costs:
-    """Mean times by number of tokens, adjusted to a context length.
+    """Mean times by number of tokens."""
 
-    Times grow linearly with the context. Measured slopes are noisy, so they are clipped between 0
-    and the slope at which a call without a context would take no time.
-    """
-
-    def __init__(
-        self, models: Sequence[MeasuredModel], measured: AtTemperature, context: float | None
-    ) -> None:
+    def __init__(self, models: Sequence[MeasuredModel], measured: AtTemperature) -> None:
         self.models, self.count = models, len(models)
         self.rows = {(row.drafter, row.verifier): row for row in measured.costs}
         self.pairs = [(pair.drafter, pair.verifier) for pair in measured.pairs]
-        self.tokens = measured.context.tokens
-        self.extra = 0.0 if context is None else max(context, 0.0) - self.tokens
-        # Milliseconds that a token of context adds to a call without a draft, and on eight tokens.
-        self.slopes = {
-            row.model: (row.ms_per_token_0, row.ms_per_token_8) for row in measured.context.slopes
-        }
 
     def drafts(self, size: int) -> tuple[np.ndarray, np.ndarray]:
         """Return ms of drafts of n tokens [K+1, size], and ms that first steps add [K+1, K+1].
@@ -162,7 +148,6 @@ class _Costs:
                 first_ms, step_ms = _first_and_step(list(drafted.values()))
                 out[i, 1:] = first_ms.min() + step_ms * (lengths[1:] - 1)
                 first_step_extra[i, list(drafted)] = first_ms - first_ms.min()
-            out[i] += self._shift(out[i], lengths * self._slope(i)[0])
         return out, first_step_extra
 
     def verify_calls(self, size: int) -> np.ndarray:
@@ -172,9 +157,7 @@ class _Costs:
         for i, k in dict.fromkeys((*self.rows, *self.pairs)):
             if i is None or (None, k) not in self.rows:
                 continue
-            ms = _interpolate(self._calls(i, k), lengths)
-            zero, eight = self._slope(k)
-            out[i, k] = ms + self._shift(ms, zero + lengths / 8 * (eight - zero))
+            out[i, k] = _interpolate(self._calls(i, k), lengths)
         return out
 
     def _calls(self, drafter: int, k: int) -> tuple[np.ndarray, np.ndarray]:
@@ -192,7 +175,7 @@ class _Costs:
             others = [drafter]
         lengths = sorted({n for i in others for n in self.rows[i, k].check} - {0})
         if not lengths:
-            return np.array([0]), np.array([self._plain_mean(k)])
+            return np.array([0]), np.array([self.plain_call(k)])
         times = [[self.rows[i, k].check.get(n) for n in lengths] for i in others]
         weights = np.array([[time.count if time else 0 for time in row] for row in times])
         means = np.array([[time.mean if time else 0.0 for time in row] for row in times])
@@ -200,7 +183,7 @@ class _Costs:
         own = by_drafter[others.index(drafter)] if drafter in others else 0.0
         # Where one time is far off, so is the sum; it is never below what a call has really taken.
         fitted = np.maximum(by_length + own, means[weights > 0].min())
-        return np.array([0, *lengths]), np.array([self._plain_mean(k), *fitted])
+        return np.array([0, *lengths]), np.array([self.plain_call(k), *fitted])
 
     def _is_special(self, drafter: int, k: int) -> bool:
         """Return whether model k's calls on a drafter's tokens differ from those on others'.
@@ -212,18 +195,7 @@ class _Costs:
         return low.owner == high.owner or low.makes_several
 
     def plain_call(self, k: int) -> float:
-        ms = np.array(self._plain_mean(k))
-        return float(ms + self._shift(ms, np.array(self._slope(k)[0])))
-
-    def _plain_mean(self, k: int) -> float:
         return self.rows[None, k].check[0].mean
-
-    def _slope(self, k: int) -> tuple[float, float]:
-        return self.slopes.get(k, (0.0, 0.0))
-
-    def _shift(self, ms: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-        """Return what the difference in context length adds to times ``ms``, in their shape."""
-        return self.extra * np.clip(slopes, 0.0, np.maximum(ms, 0.0) / self.tokens)
 
 
 def _first_and_step(drafts: Sequence[Mapping[int, TimeSummary]]) -> tuple[np.ndarray, float]:

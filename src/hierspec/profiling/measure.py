@@ -45,6 +45,7 @@ def measure(
     loaded: Loaded | None = None,
     report: ReportProgress = lambda stage, share: None,
     so_far: Callable[[Profile], None] = lambda profile: None,
+    stages: type[Stages] = Stages,
 ) -> dict[str, Any]:
     """Measure, and return the profile's JSON object.
 
@@ -58,6 +59,7 @@ def measure(
         so_far: called with what is known of a temperature, first before the models are loaded and
             again whenever more is, until all was measured once; priors are in the places of what is
             missing (:mod:`hierspec.profiling.priors`).
+        stages: what is measured.
 
     Raises:
         HierspecError: nothing to measure, a model or a prompt that cannot be used, or a file that
@@ -73,12 +75,13 @@ def measure(
         so_far(priors.profile(target, candidates, next(iter(distinct)), settings))
     report("loading", 0.0)
     pool = load(target, candidates, loaded)
-    run = Stages(pool, prompts, settings, report)
+    run = stages(pool, prompts, settings, report)
     request = {
         "target": target,
         "candidates": [candidate.name for candidate in candidates],
         "weights": [fingerprint_of(member.files) for member in pool.members],
         "settings": dataclasses.asdict(settings),
+        "stages": stages.__name__,
         "prompts": list(prompts),
         "hardware": machine.hardware(pool.members[-1].model.device),
     }
@@ -94,7 +97,7 @@ def measure(
         "settings": request["settings"],
         "temperatures": {},
     }
-    stages: dict[str, Any] = data.setdefault("stages", {})
+    results: dict[str, Any] = data.setdefault("stages", {})
 
     def keep() -> None:
         if path is not None:
@@ -102,10 +105,10 @@ def measure(
 
     def stage(prefix: str, name: str, shape: type[T], work: Callable[[], T]) -> T:
         name = prefix + name
-        if name in stages:
-            return validate(shape, stages[name], f"{path}: stage {name}")
+        if name in results:
+            return validate(shape, results[name], f"{path}: stage {name}")
         result = work()
-        stages[name] = to_json(shape, result)
+        results[name] = to_json(shape, result)
         keep()
         return result
 

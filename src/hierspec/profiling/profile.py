@@ -80,14 +80,12 @@ class Profile(FrozenRecord):
         self,
         temperature: float = 0.0,
         *,
-        context: float | None = None,
         max_budget: int | None = None,
         rule: str = "block",
     ) -> Estimates:
         """Return what the planner reads, for the measured temperature nearest to this one.
 
         Args:
-            context: tokens before a call, prompt and output; default: as timed.
             rule: ``block`` or ``tokenwise``, for all levels.
 
         Raises:
@@ -101,7 +99,6 @@ class Profile(FrozenRecord):
                 self.memory,
                 self.measured(self.nearest(temperature)),
                 max_budget=max_budget or self.max_measured,
-                context=context,
                 rule=cast(Rule, rule),
             )
         except (KeyError, IndexError) as error:

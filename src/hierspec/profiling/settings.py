@@ -31,9 +31,6 @@ class ProfileSettings:
         repeats: how often every cost is timed, two rounds each; less often where times agree.
         cost_seconds: no cost is timed a third time after so many seconds.
         min_ratio: a model verifies another only if its call costs this many times as much.
-        thorough: run real drafts, and time every pair of models. Else the scores of the texts say
-            how much of most drafts is accepted, models that cannot pay are left out, and each
-            verifier below the target is timed above one drafter; shorter on a target that is slow.
         ignore_eos: let the target's texts go on where they end, as requests that ignore it do.
 
     Raises:
@@ -50,13 +47,12 @@ class ProfileSettings:
     repeats: int = 6
     cost_seconds: int = 600
     min_ratio: float = 1.25
-    thorough: bool = True
     ignore_eos: bool = False
     seed: int = 0
 
     def __post_init__(self) -> None:
         for field in fields(self):
-            if field.name not in ("min_ratio", "thorough", "ignore_eos", "seed"):
+            if field.name not in ("min_ratio", "ignore_eos", "seed"):
                 validate(PositiveInteger, getattr(self, field.name), field.name)
         if self.max_speculative_tokens > MAX_BUDGET:
             raise HierspecError(f"max_speculative_tokens must be at most {MAX_BUDGET}")
@@ -71,4 +67,4 @@ class ProfileSettings:
 
 # What ``auto`` measures before its first text, even beside other work: enough to plan with; online
 # control learns the rest (hierspec.planner.online).
-QUICK = ProfileSettings(tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=4, thorough=False)
+QUICK = ProfileSettings(tokens=64, rounds=1, prompts=8, repeats=5, cost_seconds=4)

@@ -1,13 +1,16 @@
-"""Measure one temperature, stage by stage; each stage's result can be kept in a file."""
+"""Measure one temperature, stage by stage; each stage's result can be kept in a file.
+
+What is measured is what a plan needs: models that cannot pay are left out, the scores of the texts
+say how much of most drafts is accepted, and of each verifier below the target the calls on one
+drafter's tokens are timed.
+"""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, Protocol, TypeVar
-
-import numpy as np
+from typing import Protocol, TypeVar
 
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.errors import HierspecError
@@ -20,7 +23,6 @@ from .noise import noise
 from .schema import (
     AtTemperature,
     CallSamples,
-    ContextSlope,
     FollowedPair,
     MeasuredContext,
     MeasuredCost,
@@ -29,17 +31,12 @@ from .schema import (
 )
 from .settings import ProfileSettings, ReportProgress
 
-LONG_CONTEXT = 1024  # tokens; costs are timed there too, to see what the context costs
-MIN_CONTEXT = 96
+MIN_CONTEXT = 96  # tokens before the calls that are timed
 MAX_PROMPT = 256  # tokens of a text that are used: its end
 MAX_CHAT = 1024  # of a prompt in token ids; its end, too, so longer: a chat needs its beginning
-_MIN_REPEATS = 2  # of costs, even beyond the time limit, where all is measured thoroughly
-_SLOW_MS = 30.0  # a call of a target on which half the texts must do
 _SHORT = (1, 4)  # lengths at which further drafters of a verifier are timed
-_ROWS_OF_MANY = 5  # further tokens, of many texts, that cost about as much as a call on one
-_CHECKED = 8  # length of the drafts whose checks are timed in a long context
+ROWS_OF_MANY = 5  # further tokens, of many texts, that cost about as much as a call on one
 _WRITING, _AGREEMENT, _COSTS = "the target writes", "agreement", "costs"  # stages, as reported
-_LONG = "costs in a long context"
 
 T = TypeVar("T")
 
@@ -56,11 +53,17 @@ class Stages:
     Attributes:
         pool: members (the loaded candidates, then the target), cheapest first.
         call_ms: [K+1] milliseconds of a single call of each.
+        texts: the target's, once they are written.
+        expected: estimated milliseconds of every stage.
+        slow_ms: a call of a target on which half the texts must do.
+        least_repeats: of costs, even beyond the time limit.
         share: start and length of this temperature's part of all work, for progress.
 
     Raises:
         HierspecError: no prompt, or no room in the models' contexts.
     """
+
+    slow_ms, least_repeats = 30.0, 1
 
     def __init__(
         self,
@@ -89,13 +92,14 @@ class Stages:
         self.share = (0.0, 1.0)
         self.load_before = machine.load_average()
         self.call_ms: list[float] = []
-        self._expected: dict[str, float] = {}
+        self.texts: list[list[int]] = []
+        self.expected: dict[str, float] = {}
         self._reported = 0.0
 
     def report_share(self, stage: str, part: float = 0.0) -> None:
         """Report that a stage has begun, or what part of it is done."""
         start, length = self.share
-        names, ms = list(self._expected), list(self._expected.values())
+        names, ms = list(self.expected), list(self.expected.values())
         number = names.index(stage)
         done = (sum(ms[:number]) + part * ms[number]) / sum(ms)
         self._reported = max(self._reported, start + length * done)
@@ -106,10 +110,10 @@ class Stages:
         members, settings, ms = self.pool.members, self.settings, self.call_ms
         scoring = [k for k, member in enumerate(members) if member.scores]
         target, texts = len(members) - 1, len(self.prompts)
-        longest, long = settings.max_speculative_tokens, min(LONG_CONTEXT, self.longest)
+        longest, scored = settings.max_speculative_tokens, agreement.SCORED
 
         def call(k: int, rows: float) -> float:
-            return ms[k] * (1 + (rows - 1) / _ROWS_OF_MANY)
+            return ms[k] * (1 + (rows - 1) / ROWS_OF_MANY)
 
         def drafts(i: int) -> float:
             above = [k for j, k in allowed if j == i]
@@ -117,35 +121,25 @@ class Stages:
             return drafting + sum(call(k, texts * (longest + 1)) for k in above)
 
         rounds = settings.places * (settings.rounds + 1)
-        self._expected = {
+        self.expected = {
             _WRITING: self.tokens * call(target, texts),
-            _AGREEMENT: self.tokens / _CHECKED * sum(call(k, texts * _CHECKED) for k in scoring),
+            _AGREEMENT: self.tokens / scored * sum(call(k, texts * scored) for k in scoring),
             **{
-                _drafts_of(members[i].name): 0.0 if self._on_texts(i) else rounds * drafts(i)
+                _drafts_of(members[i].name): 0.0 if self.on_texts(i) else rounds * drafts(i)
                 for i in sorted({i for i, _ in allowed})
             },
             _COSTS: self._num_repeats(calls) * sum(map(self.turn_ms, calls)),
-            _LONG: sum(call(k, long) for k in scoring) if settings.thorough else 0.0,
         }
 
     def _num_repeats(self, calls: Sequence[costs.TimedCall]) -> int:
         """Estimate how often the calls will be timed."""
         settings, each = self.settings, max(sum(map(self.turn_ms, calls)), 1e-3)
         in_time = 1 + int(1e3 * settings.cost_seconds / each)
-        return min(max(in_time, self._least_repeats), settings.repeats)
+        return min(max(in_time, self.least_repeats), settings.repeats)
 
-    @property
-    def _least_repeats(self) -> int:
-        return _MIN_REPEATS if self.settings.thorough else 1
-
-    def _on_texts(self, i: int) -> bool:
-        """Return whether a drafter is followed along the texts, without drafts of its own.
-
-        Look-ups always are: drafts from all tokens of a text cost them nothing, and what they find
-        is too uneven for a few places.
-        """
-        member = self.pool.members[i]
-        return member.survives_on_texts and not (self.settings.thorough and member.scores)
+    def on_texts(self, i: int) -> bool:
+        """Return whether a drafter is followed along the texts, without drafts of its own."""
+        return self.pool.members[i].survives_on_texts
 
     def turn_ms(self, call: costs.TimedCall) -> float:
         """Estimate how long a turn of timed rounds takes."""
@@ -158,12 +152,11 @@ class Stages:
         """Measure everything at one temperature.
 
         This yields at once what is assumed until it is measured, and again whenever more of it is
-        known; unless all is measured thoroughly, also as soon as everything was measured once, and
-        whenever costs are known better. ``priors`` of what it yields say what is missing.
+        known, or costs are known better. ``priors`` of what it yields say what is missing.
         """
         members, settings = self.pool.members, self.settings
         target = len(members) - 1
-        if not settings.thorough and self.call_ms[target] > _SLOW_MS:
+        if self.call_ms[target] > self.slow_ms:
             self.prompts = self.prompts[: -(-len(self.prompts) // 2)]
         drafting = rates.DraftingSettings(
             settings.places,
@@ -189,7 +182,7 @@ class Stages:
         yield so_far(allowed)
         self.expect(allowed, self.timed_calls(allowed))
         self.report_share(_WRITING)
-        texts = stage(
+        self.texts = texts = stage(
             "texts",
             list[list[int]],
             lambda: rates.continuations(
@@ -223,20 +216,15 @@ class Stages:
                 alike = agreed.get(f"{i} {pair.verifier}", PairAgreement())
                 pairs.append(MeasuredPair(**(pair.to_dict() | alike.to_dict())))
         yield so_far(allowed)
-        joined = [token for text in texts for token in text]
-        room = self.longest - _max_tokens_of_turn(settings.max_speculative_tokens)
-        short = min(max(MIN_CONTEXT, len(texts[0])), room)
-        text = _repeat_to(joined, short)
+        room = self.longest - max_tokens_of_turn(settings.max_speculative_tokens)
+        context = min(max(MIN_CONTEXT, len(texts[0])), room)
+        text = self.text_of(context)
 
         def whole(timed: Sequence[MeasuredCost]) -> AtTemperature:
             return AtTemperature(
                 pairs=pairs,
                 costs=list(timed),
-                context=stage(
-                    "context",
-                    MeasuredContext,
-                    lambda: self.time_long_context(joined, short, allowed, timed, temperature),
-                ),
+                context=MeasuredContext(tokens=context, long=context, slopes=[]),
                 token_ms=stage(
                     "token", float, lambda: costs.token_ms(self.pool, self.prompts[0], temperature)
                 ),
@@ -244,25 +232,24 @@ class Stages:
             )
 
         self.report_share(_COSTS)
-        timed: list[MeasuredCost] = []
         for timed in self.time_calls(calls, text, temperature, stage):
-            if not settings.thorough:
-                yield whole(timed)
-        if settings.thorough:
             yield whole(timed)
+
+    def text_of(self, length: int) -> list[int]:
+        """Return so many tokens of the texts."""
+        joined = [token for text in self.texts for token in text]
+        return (joined * -(-length // len(joined)))[:length]
 
     def pairs(self, agreed: Mapping[str, PairAgreement]) -> list[tuple[int, int]]:
         """Return the (drafter, verifier) pairs that are measured.
 
-        Unless all is measured thoroughly, drafters are left out that cannot pay even if checks of
-        drafts were free: where the share in which a pair agrees is below the drafter's cost in its
-        verifier's calls, and where a cheaper one agrees as much with the target.
+        Drafters are left out that cannot pay even if checks of drafts were free: where the share in
+        which a pair agrees is below the drafter's cost in its verifier's calls, and where a cheaper
+        one agrees as much with the target.
         """
         members, ms = self.pool.members, self.call_ms
         target = len(members) - 1
         allowed = possible_pairs(self.pool.candidates, ms, self.settings.min_ratio)
-        if self.settings.thorough:
-            return allowed
 
         def share(i: int, k: int) -> float | None:
             found = agreed.get(f"{i} {k}") if members[i].survives_on_texts else None
@@ -287,25 +274,17 @@ class Stages:
         the pairs whose survival follows from the scores of the texts.
         """
         begins, ends = [len(prompt) for prompt in self.prompts], [len(text) for text in texts]
-        on_outputs, ease, scores = agreement.agreements(
+        found, ease, scores = agreement.agreements(
             self.pool, texts, begins, ends, drafting, partial(self.report_share, _AGREEMENT)
         )
-        on_prompts = dict.fromkeys(on_outputs)
-        if self.settings.thorough:
-            ones = [1] * len(texts)
-            found, *_ = agreement.agreements(self.pool, texts, ones, begins, drafting)
-            on_prompts = {pair: alike.acceptance for pair, alike in found.items()}
         # Small classes would differ by chance alone.
         max_classes = max(len(texts) * drafting.places // self.settings.places_per_class, 1)
         classes = agreement.classes(ease, drafting, min(self.settings.classes, max_classes))
-        entries = {
-            f"{i} {k}": alike.model_copy(update={"acceptance_on_prompts": on_prompts[i, k]})
-            for (i, k), alike in on_outputs.items()
-        }
+        entries = {f"{i} {k}": alike for (i, k), alike in found.items()}
         followed: list[FollowedPair] = []
         allowed, target = self.pairs(entries), len(self.pool.members) - 1
         for i in sorted({i for i, _ in allowed}):
-            if self._on_texts(i):
+            if self.on_texts(i):
                 above = [k for j, k in allowed if j == i and k < target]
                 drafts = rates.follow_texts(self.pool, i, above, texts, scores, drafting)
                 if drafts.lengths:
@@ -313,27 +292,25 @@ class Stages:
         return entries, classes, followed
 
     def timed_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.TimedCall]:
-        """Return the calls whose costs are timed: every model alone, every pair at every length.
+        """Return the calls whose costs are timed: every model alone, and pairs.
 
-        Unless all is measured thoroughly, a verifier below the target is timed above one drafter,
-        and lengths that take long to draft above one: further drafters, whose times differ by a
-        constant from that one's, are timed at short lengths.
+        A verifier below the target is timed above one drafter, and lengths that take long to draft
+        above one: further drafters, whose times differ by a constant from that one's, are timed at
+        short lengths.
         """
         members, budgets = self.pool.members, self.settings.budgets()
         target = len(members) - 1
-        single = costs.timed_calls(self._single_calls(pairs), ())
-        if self.settings.thorough:
-            return [*single, *costs.timed_calls(pairs, budgets)]
+        timed = costs.timed_calls(self.single_calls(pairs), ())
         first: dict[int, int] = {}  # by verifier; one that scores, which drafts all lengths
         for i, k in pairs:
             if k not in first or members[i].scores > members[first[k]].scores:
                 first[k] = i
         for i, k in pairs:
             if first[k] == i:
-                single += costs.timed_calls([(i, k)], budgets)
+                timed += costs.timed_calls([(i, k)], budgets)
             elif k == target:
-                single += costs.timed_calls([(i, k)], [n for n in _SHORT if n <= budgets[-1]])
-        return single
+                timed += costs.timed_calls([(i, k)], [n for n in _SHORT if n <= budgets[-1]])
+        return timed
 
     def time_calls(
         self, calls: Sequence[costs.TimedCall], text: list[int], temperature: float, stage: RunStage
@@ -363,54 +340,12 @@ class Stages:
 
         for number in range(settings.repeats):
             spent = time.perf_counter() - began
-            if number >= self._least_repeats and spent > settings.cost_seconds:
+            if number >= self.least_repeats and spent > settings.cost_seconds:
                 break
             samples = stage(f"costs {number}", list[CallSamples], partial(repeat, number, samples))
             yield [costs.entry(found) for found in samples]
 
-    def time_long_context(
-        self,
-        text: list[int],
-        short: int,
-        pairs: Sequence[tuple[int, int]],
-        timed: Sequence[MeasuredCost],
-        temperature: float,
-    ) -> MeasuredContext:
-        """Measure what calls cost in a long context, as a slope in the tokens before them.
-
-        Only where all is measured thoroughly: a plan for a context of no given length needs none.
-        """
-        members, single = self.pool.members, self._single_calls(pairs)
-        long = min(LONG_CONTEXT, self.longest - _max_tokens_of_turn(_CHECKED))
-        if long < 2 * short or not self.settings.thorough:
-            return MeasuredContext(tokens=short, long=short, slopes=[])
-        self.report_share(_LONG)
-        first = next((k for _, k in single if members[k].num_drafts == 1), single[0][1])
-        later = [pair for pair in single if pair[1] > first]
-        wanted = [*single, *((first, k) for _, k in later if members[k].can_verify)]
-        calls = costs.timed_calls(wanted, (_CHECKED,))
-        measure = partial(costs.time_calls, self.pool, calls, temperature=temperature, repeats=3)
-        before = {(cost.drafter, cost.verifier): cost.check for cost in timed}
-        low = {
-            pair: {n: [times.median] for n, times in before.get(pair, {}).items()}
-            for pair in wanted
-        }
-        if not all((0 if pair[0] is None else _CHECKED) in low[pair] for pair in wanted):
-            low = _checks(measure(_repeat_to(text, short)))
-        high = _checks(measure(_repeat_to(text, long)))
-
-        def slope(pair: costs.ModelPair, tokens: int) -> float:
-            short_ms, long_ms = (np.median(times[pair][tokens]) for times in (low, high))
-            return float(long_ms - short_ms) / (long - short)
-
-        slopes: list[ContextSlope] = []
-        for _, k in single:
-            plain = slope((None, k), 0)
-            checked = slope((first, k), _CHECKED) if (first, k) in low else plain
-            slopes.append(ContextSlope(model=k, ms_per_token_0=plain, ms_per_token_8=checked))
-        return MeasuredContext(tokens=short, long=long, slopes=slopes)
-
-    def _single_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.ModelPair]:
+    def single_calls(self, pairs: Sequence[tuple[int, int]]) -> list[costs.ModelPair]:
         used = {model for pair in pairs for model in pair} | {len(self.pool.members) - 1}
         return [(None, k) for k, e in enumerate(self.pool.members) if e.scores and k in used]
 
@@ -419,11 +354,7 @@ def _drafts_of(name: str) -> str:
     return f"drafts of {name}"
 
 
-def _checks(times: Mapping[costs.ModelPair, CallSamples]) -> dict[costs.ModelPair, Any]:
-    return {pair: found.check for pair, found in times.items()}
-
-
-def _max_tokens_of_turn(budget: int) -> int:
+def max_tokens_of_turn(budget: int) -> int:
     """Return how many tokens a turn of timed rounds may add to its text."""
     return (costs.WARM + costs.TIMED) * (budget + 1)
 
@@ -441,7 +372,3 @@ def _ids(pool: CandidatePool, text: str | Sequence[int]) -> list[int]:
             f"{pool.target.model!r} has no tokenizer beside it, so prompts cannot be read: {fix}"
         )
     return pool.tokenizer(text, verbose=False)["input_ids"][-MAX_PROMPT:]
-
-
-def _repeat_to(tokens: list[int], length: int) -> list[int]:
-    return (tokens * -(-length // len(tokens)))[:length]

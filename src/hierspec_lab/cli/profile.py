@@ -84,7 +84,6 @@ def profile(
 
     from hierspec.cli.rendering import interruptible, notes, progress, say
     from hierspec.profiling.candidates import default_names, parse
-    from hierspec.profiling.measure import measure
     from hierspec.profiling.noise import busy_message
     from hierspec.profiling.profile import from_dict
     from hierspec.profiling.settings import ProfileSettings
@@ -92,6 +91,7 @@ def profile(
     from hierspec.utils.files import locked
     from hierspec.utils.prompts import apply_chat, read_prompt_file
     from hierspec.utils.threads import use_threads
+    from hierspec_lab.planning.thorough import measure
 
     from .profile_output import show
 

@@ -1,1 +1,1 @@
-"""What only papers ask of a plan: simulations, maps and pictures of it."""
+"""Plans that are compared and not run: thorough profiles, limits and bounds, simulations, pictures."""

@@ -5,9 +5,7 @@ import dataclasses
 import pytest
 from paper_cases import HEADS, KNOWN, PROMPTS, check_lossless, check_prints, columns, lab_of
 
-from hierspec.profiling import stages
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import from_dict
 from hierspec.zoo import registry
 from hierspec_lab.papers.p1 import models as p1_models
@@ -15,6 +13,7 @@ from hierspec_lab.papers.p1 import trials as p1_trials
 from hierspec_lab.papers.p1.tables import FIRST_COSTS, TABLE_6, example
 from hierspec_lab.papers.p2 import models as p2_models
 from hierspec_lab.papers.p2.formula import horizontal_tokens
+from hierspec_lab.planning import thorough
 
 # --- P1
 
@@ -52,7 +51,7 @@ def test_p1(monkeypatch):
     monkeypatch.setattr(p1_trials, "SETTINGS", small)
     monkeypatch.setattr(p1_trials, "EVERY_LAYER", 0)
     monkeypatch.setattr(p1_trials, "EXITS", (1 / 8, 1 / 2))
-    monkeypatch.setattr(stages, "LONG_CONTEXT", 64)
+    monkeypatch.setattr(thorough, "LONG_CONTEXT", 64)
     monkeypatch.setattr(p1_models, "TAILS", (1,))
     monkeypatch.setattr(p1_models, "TEMPERATURE_RATIOS", (0.5,))
     lab = lab_of("zoo:trunk", ["zoo:small"], tokens=8, dtype="float32")
@@ -103,7 +102,7 @@ def test_p1_on_exits_that_have_trained_heads(headed, monkeypatch):
         p1_trials.SETTINGS, max_speculative_tokens=3, places=1, rounds=1, repeats=1, tokens=8
     )
     prompts = [list(prompt) for prompt in PROMPTS]
-    data = measured_profile(
+    data = thorough.measure(
         lab.models.target, [parse(name) for name in names], prompts, (0.0,), settings,
         loaded=lab.models.loaded,
     )  # fmt: skip

@@ -21,12 +21,12 @@ from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.profiling.auto import control_chain, plan_of
 from hierspec.profiling.candidates import default_names, parse
-from hierspec.profiling.measure import measure
 from hierspec.profiling.profile import RULES, Profile, from_dict
 from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
+from hierspec_lab.planning.thorough import in_context, measure
 
 from .base import Method
 from .ours import BenchModels, HierarchyMethod
@@ -167,7 +167,7 @@ def predicted_ms(
     if chain_and_rule is None:
         return None
     chain, rule = chain_and_rule
-    estimates = profile.estimates(temperature, context=context, rule=rule)
+    estimates = in_context(profile, context).estimates(temperature, rule=rule)
     try:
         ms = latency(estimates, chain).ms_per_token
     except (HierspecError, IndexError):  # a pair that was not measured, a budget beyond the curves

@@ -15,7 +15,6 @@ from hierspec.planner.latency import latency
 from hierspec.planner.plan import PricedChain
 from hierspec.presets.systems import layers_at_shares
 from hierspec.profiling.candidates import parse
-from hierspec.profiling.measure import measure as measured_profile
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings
 from hierspec_lab.bench.memory import level_parameters
@@ -31,6 +30,8 @@ from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import Measured, method_of
 from hierspec_lab.papers.p3.systems import cache_bytes, head_bytes
 from hierspec_lab.planning.search import plan
+from hierspec_lab.planning.thorough import in_context
+from hierspec_lab.planning.thorough import measure as measured_profile
 
 EXITS = (1 / 8, 1 / 4, 1 / 2)  # of the depth: candidates of the self-speculative pool
 # Of a target of at most so many layers every layer is a candidate, as in P1. The number of pairs
@@ -169,7 +170,7 @@ def profile_pool(
 def plan_trials(lab: Lab, pool: ProfiledPool, temperature: float) -> list[Trial]:
     """Return a trial of the pool's best chain of each size, planned for the lab's texts."""
     context = fmean(len(prompt) for prompt in lab.prompts) + lab.max_new_tokens / 2
-    estimates = pool.profile.estimates(temperature, context=context)
+    estimates = in_context(pool.profile, context).estimates(temperature)
     return [
         _build_trial(lab, pool, estimates, choice.chain, f"{pool.title} {len(choice.chain.models)}")
         for choice in best_of_each_size(estimates)
