@@ -70,7 +70,9 @@ def test_everything_in_one_go(family, everything, whole):
 
 def test_an_exit_of_the_whole_trunk_is_always_right(family, loaded):
     target = TargetConfig(model=family["target"])
-    data = measure(target, [parse("exit:3")], PROMPTS, [1.0], SMALL, loaded=loaded)
+    data = measure(
+        target, [parse("exit:3")], PROMPTS, [1.0], SMALL, loaded=loaded, stages=EveryPair
+    )
     (pair,) = data["temperatures"]["1.0"]["pairs"]
     assert pair["acceptance"] == pytest.approx(1)
     np.testing.assert_allclose(pair["survival"]["block"], 1)

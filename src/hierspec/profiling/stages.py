@@ -218,22 +218,17 @@ class Stages:
         yield so_far(allowed)
         room = self.longest - max_tokens_of_turn(settings.max_speculative_tokens)
         context = min(max(MIN_CONTEXT, len(texts[0])), room)
-        text = self.text_of(context)
-
-        def whole(timed: Sequence[MeasuredCost]) -> AtTemperature:
-            return AtTemperature(
+        self.report_share(_COSTS)
+        for timed in self.time_calls(calls, self.text_of(context), temperature, stage):
+            yield AtTemperature(
                 pairs=pairs,
-                costs=list(timed),
+                costs=timed,
                 context=MeasuredContext(tokens=context, long=context, slopes=[]),
                 token_ms=stage(
                     "token", float, lambda: costs.token_ms(self.pool, self.prompts[0], temperature)
                 ),
                 noise=noise(timed, self.load_before),
             )
-
-        self.report_share(_COSTS)
-        for timed in self.time_calls(calls, text, temperature, stage):
-            yield whole(timed)
 
     def text_of(self, length: int) -> list[int]:
         """Return so many tokens of the texts."""

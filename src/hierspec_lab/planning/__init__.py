@@ -1,1 +1,1 @@
-"""Plans that are compared and not run: thorough profiles, limits and bounds, simulations, pictures."""
+"""Plans that are compared and not run, and the profiles for them; simulations, maps, pictures."""

@@ -6,6 +6,7 @@ No clock is read, so that what online control decides can be repeated.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -15,7 +16,7 @@ from hierspec.planner.latency import latency
 
 from .acceptance_estimate import STEP, interpolate, shift_survival
 
-_MAX_PRICES = 4096  # estimates whose prices are cached
+_MAX_PRICES = 1 << 15  # of plans under shifts
 
 
 class PriceList:
@@ -39,8 +40,7 @@ class PriceList:
     ) -> None:
         self.estimates, self.chains, self.pairs = estimates, chains, pairs
         self.pairs_of = tuple(tuple(pairs.index(pair) for pair in chain.pairs) for chain in chains)
-        self._prices: dict[tuple[int, tuple[int, ...]], float] = {}
-        self._rows: dict[tuple[int, ...], list[float | None]] = {}  # the same, by all shifts
+        self._cached = lru_cache(_MAX_PRICES)(self._price)
 
     def price(self, n: int, shifts: tuple[int, ...]) -> float:
         """Return the predicted milliseconds a token of plan ``n``.
@@ -48,27 +48,12 @@ class PriceList:
         Args:
             shifts: of every pair, in steps.
         """
-        row = self._rows.get(shifts)
-        if row is None:
-            if len(self._rows) > _MAX_PRICES:
-                self._rows.clear()
-            row = self._rows[shifts] = [None] * len(self.chains)
-        price = row[n]
-        if price is None:
-            price = row[n] = self._priced(n, shifts)
-        return price
+        return self._cached(n, tuple([shifts[p] for p in self.pairs_of[n]]))
 
-    def _priced(self, n: int, shifts: tuple[int, ...]) -> float:
-        used = self.pairs_of[n]
-        key = (n, tuple(shifts[p] for p in used))
-        price = self._prices.get(key)
-        if price is None:
-            if len(self._prices) > 8 * _MAX_PRICES:
-                self._prices.clear()  # other threads may clear it at any time: read entries once
-            log_odds = {self.pairs[p]: shifts[p] * STEP for p in used}
-            shifted = shift_survival(self.estimates, log_odds)
-            price = self._prices[key] = latency(shifted, self.chains[n]).ms_per_token
-        return price
+    def _price(self, n: int, shifts: tuple[int, ...]) -> float:
+        pairs = (self.pairs[p] for p in self.pairs_of[n])
+        log_odds = {pair: shift * STEP for pair, shift in zip(pairs, shifts, strict=True)}
+        return latency(shift_survival(self.estimates, log_odds), self.chains[n]).ms_per_token
 
 
 def worst_ms(estimates: Estimates, chain: Chain) -> float:
