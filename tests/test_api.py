@@ -2,6 +2,7 @@
 
 import copy
 import math
+import multiprocessing
 import pickle
 import re
 import threading
@@ -9,9 +10,9 @@ import threading
 import pytest
 import torch
 from tiny_hierarchies import PROMPTS, built, draft
-from tiny_models import save_tiny
+from tiny_models import save_tiny, tiny_model
 
-from hierspec import Hierarchy, SamplingParams, preset
+from hierspec import Hierarchy, HierspecError, SamplingParams, preset
 from hierspec.config.vocabulary import VocabularyWarning
 
 
@@ -44,6 +45,32 @@ def test_a_copy_is_loaded_from_the_config(plain_one, copied):
     expected = plain_one.generate([5], max_new_tokens=3).token_ids
     for again in (Hierarchy(plain_one.config), copy.copy(plain_one)):
         assert again.generate([5], max_new_tokens=3).token_ids == expected
+
+
+def _ask(hierarchy, threads, answers):
+    torch.set_num_threads(threads)
+    try:
+        answers.put(hierarchy.generate([5], max_new_tokens=3).token_ids)
+    except HierspecError as error:
+        answers.put(str(error))
+
+
+def test_a_forked_process_has_no_threads_of_torch(plain_one):
+    expected = plain_one.generate([5], max_new_tokens=3).token_ids
+    context = multiprocessing.get_context("fork")
+    answers = context.SimpleQueue()
+    for threads in (2, 1):
+        child = context.Process(target=_ask, args=(plain_one, threads, answers))
+        child.start()
+        child.join(60)
+    assert "forked" in answers.get()
+    assert answers.get() == expected
+
+
+def test_a_deep_copy_of_a_configuration_keeps_its_loaded_model():
+    model = tiny_model("llama", layers=1)
+    config = copy.deepcopy(Hierarchy(model, drafts=[]).config)
+    assert config.target.model.model is model
 
 
 def test_a_presets_name_is_a_configuration():
@@ -96,6 +123,7 @@ def test_each_prompt_may_have_parameters_of_its_own(plain_one):
         ([3], {"sampling": {"heat": 1}}, "unknown key 'heat'"),
         ([3], {"sampling": {}, "top_k": 1}, "not both"),
         ([3], {"logit_bias": 5}, "logit_bias must map"),
+        ([3], {"logit_bias": {3.7: 1.0}}, "logit_bias must map"),
         ([3], {"logits_processors": 3}, "must be a list"),
         ([3], {"logits_processors": [lambda ids, row: None]}, "returned None"),
         ([3], {"logits_processors": [lambda ids, row: row * math.nan]}, "made .*'s scores NaN"),

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, Never
+
+import torch
 
 from hierspec.config import arguments
 from hierspec.config.build import Built, build
@@ -91,6 +94,7 @@ class Hierarchy:
         self._watches = target.watches
         self._checked: list[tuple[bool, Controller | None]] = []  # that are sound
         self._lock = threading.Lock()
+        self._process = os.getpid()
 
     @classmethod
     def from_config(
@@ -288,8 +292,15 @@ class Hierarchy:
         Raises:
             HierspecError: an empty prompt, one longer than the context, a rule that would change
                 the output law, a parameter out of range, or one that says what another says too; a
-                loaded model has changed since its weights were copied.
+                loaded model has changed since its weights were copied; the process was forked from
+                the one that made the hierarchy.
         """
+        if os.getpid() != self._process and torch.get_num_threads() > 1:
+            raise HierspecError(
+                "this process was forked from the one that made the Hierarchy, without torch's "
+                "threads: call torch.set_num_threads(1) in it, or make the Hierarchy in a process "
+                'that was started by "spawn"'
+            )
         for watch in self._watches:
             watch.check()
         call = CallOptions.of(options)

@@ -213,6 +213,13 @@ def test_stopping_criteria_end_a_sequence(fast):
             "temperature too: leave it out",
         ),
         ({"generation_config": {"top_k": 3}}, "must be a GenerationConfig"),
+        (
+            {
+                "generation_config": GenerationConfig(do_sample=True, num_return_sequences=3),
+                "num_return_sequences": 2,
+            },
+            "generation_config sets num_return_sequences too",
+        ),
         ({"logit_bias": {96: 1.0}}, "96 is not a token"),
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": "5"}, "logprobs must be an integer"),

@@ -4,7 +4,9 @@ import copy
 import gc
 import itertools
 import threading
+import time
 import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
@@ -160,6 +162,58 @@ def test_left_padded_rows_meet_the_processors_as_in_generate(model, options):
         model, PADDED, attention_mask=MASK, max_new_tokens=8, do_sample=False, **options
     )
     assert torch.equal(plain, fast)
+
+
+def test_a_grammar_is_asked_about_the_prompt_of_a_sample(model):
+    plain, fast = both(
+        model,
+        PADDED,
+        attention_mask=MASK,
+        max_new_tokens=4,
+        do_sample=True,
+        num_return_sequences=2,
+        prefix_allowed_tokens_fn=lambda prompt, ids: [3 + 7 * prompt + len(ids)],
+    )
+    assert torch.equal(plain, fast)
+
+
+def test_without_an_end_of_text_rows_go_on_until_all_are_stopped(model):
+    class Seen(StoppingCriteria):
+        def __call__(self, input_ids, scores, **_):
+            return torch.tensor([int(row[-1]) % 5 == 3 for row in input_ids])
+
+    ends = copy.copy(model.generation_config)
+    ends.eos_token_id = None
+    options = {"attention_mask": MASK, "do_sample": False, "generation_config": ends}
+    for length in (6, 40):
+        plain, fast = both(
+            model, PADDED, max_new_tokens=length, stopping_criteria=[Seen()], **options
+        )
+        assert torch.equal(plain, fast)
+
+
+@pytest.mark.parametrize(
+    ("family", "options"),
+    [
+        ("llama", {"position_ids": torch.tensor([[3, 4, 9, 30]])}),
+        ("gpt2", {"token_type_ids": torch.tensor([[7, 7, 7, 7]])}),
+    ],
+)
+def test_what_changes_a_forward_is_refused_by_name(family, options):
+    model = tiny_model(family)
+    ids = torch.tensor([[5, 9, 7, 22]])
+    with pytest.raises(ValueError, match=f"leave {next(iter(options))} out"):
+        both(model, ids, max_new_tokens=4, do_sample=False, **options)
+    positions = torch.arange(4)[None]
+    plain, fast = both(model, ids, max_new_tokens=4, do_sample=False, position_ids=positions)
+    assert torch.equal(plain, fast)
+
+
+def test_a_context_that_ends_a_text_is_noted(caplog):
+    model = tiny_model("llama", layers=1, max_position_embeddings=16, eos_token_id=None)
+    fast = ours(model, torch.tensor([[5, 9, 7, 22]]), max_new_tokens=20, hierarchy=None, drafts=[])
+    assert fast.shape[1] == 16
+    assert "before max_length (24)" in caplog.text
 
 
 def test_a_processor_of_ones_own_may_know_its_rows(model):
@@ -363,6 +417,25 @@ def test_what_becomes_of_the_weights_is_seen(tiny_family):
     texts.append(ours(model))
     assert torch.equal(texts[-1], model.generate(BATCH, max_new_tokens=24, do_sample=False))
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(texts))
+
+
+def test_threads_that_come_first_together_share_a_hierarchy(model, monkeypatch):
+    from hierspec.integrations import transformers as integration
+
+    built = []
+
+    def slow(*arguments):
+        built.append(arguments)
+        time.sleep(0.1)
+        return build(*arguments)
+
+    build = integration.build
+    monkeypatch.setattr(integration, "build", slow)
+    levels = [{"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 7}]
+    with ThreadPoolExecutor(2) as threads:
+        texts = list(threads.map(lambda _: ours(model, hierarchy=levels), range(2)))
+    assert torch.equal(*texts)
+    assert len(built) == 1
 
 
 def test_a_hierarchy_dies_with_its_model(tiny_family):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -424,6 +425,7 @@ def test_parameters_spelled_off_are_off():
     assert not SamplingParams(temperature=1e-5).greedy
     assert not SamplingParams(temperature=1.0, top_p=0.9).edits_scores
     assert SamplingParams(presence_penalty=0.1).edits_scores
+    assert SamplingParams(top_k=np.int64(3)) == SamplingParams(top_k=3)
     assert hash(SamplingParams.make(logit_bias={1: 2.0})) is not None
 
 

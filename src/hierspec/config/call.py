@@ -193,13 +193,13 @@ class CallOptions:
         given["eos_token_id"] = self.eos_token_id
         if "max_new_tokens" in settings and self.max_new_tokens != MAX_NEW_TOKENS:
             given["max_new_tokens"] = self.max_new_tokens
+        if "num_return_sequences" in settings and self.num_return_sequences != 1:
+            given["num_return_sequences"] = self.num_return_sequences
         for name, value in given.items():
             if value is not None:
                 raise HierspecError(
                     f"generation_config sets {name} too: leave it out, or set it there"
                 )
-        if self.num_return_sequences != 1:
-            settings["num_return_sequences"] = self.num_return_sequences
         return replace(self, **settings, params={})
 
 

@@ -88,6 +88,11 @@ def convert_config(
         )
     refuse(config)
     refuse_outputs(config)
+    start = getattr(config, "decoder_start_token_id", None)
+    if start is not None and any(p.source and p.tokens != [start] for p in prompts):
+        raise HierspecError(
+            f"texts begin with the model's own decoder_start_token_id, not {start}: leave it unset"
+        )
     eos = config.eos_token_id
     eos_ids = sorted(eos_token_ids) if eos is None else [eos] if isinstance(eos, int) else list(eos)
     stop = config.stop_strings
@@ -95,8 +100,9 @@ def convert_config(
         "sampling": [_sampling_params(config, prompt, vocab_size, eos_ids) for prompt in prompts],
         "eos_token_id": eos,
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
-        "num_return_sequences": config.num_return_sequences or 1,
     }
+    if (config.num_return_sequences or 1) != 1:
+        options["num_return_sequences"] = config.num_return_sequences
     if config.max_new_tokens is not None:
         options["max_new_tokens"] = config.max_new_tokens
     elif config.max_length is not None:

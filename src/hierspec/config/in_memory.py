@@ -44,6 +44,9 @@ class ModelInMemory(str):
     def __reduce__(self) -> Any:
         return (str, (str(self),))  # in another process the name alone remains
 
+    def __deepcopy__(self, memo: Any) -> ModelInMemory:
+        return self
+
 
 def _format_size(model: Any) -> str:
     """Return the number of parameters as in names of models: 27K, 135M, 7B."""

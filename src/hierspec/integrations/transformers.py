@@ -11,6 +11,7 @@ import contextlib
 import dataclasses
 import json
 import logging
+import threading
 import weakref
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -46,6 +47,7 @@ _STEPPED_ASIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # models of which it w
 _BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig | None, tuple[Taken, Hierarchy]]] = (
     weakref.WeakKeyDictionary()
 )
+_BUILDING = threading.Lock()
 
 # transformers' generate keeps the first two from custom loops: they come from direct calls alone.
 _REFUSED = {
@@ -53,6 +55,11 @@ _REFUSED = {
     "it as drafts=[assistant_model]",
     "streamer": "give the streamer as token_streamer=",
     "inputs_embeds": "hierspec works on token ids: give input_ids, not inputs_embeds",
+}
+# Arguments of a model's forward that do not change the text, or are looked at
+_FORWARD = {
+    *("attention_mask", "cache", "cache_position", "labels", "logits_to_keep", "past_key_values"),
+    *("position_ids", "synced_gpus", "use_cache"),
 }
 
 
@@ -124,11 +131,13 @@ def custom_generate(
             generation_config=generation_config,
             **model_kwargs,
         )
-    runner = _hierarchy(model, taken, hierarchy, drafts)
+    with _BUILDING:
+        runner = _hierarchy(model, taken, hierarchy, drafts)
     greedy = not generation_config.do_sample
     if seed is None:
         seed = 0 if greedy else int(torch.randint(2**31, (1,)))
     padding = _padding(input_ids, model_kwargs.get("attention_mask"))
+    _validate_forward(model_kwargs, padding, input_ids.shape[1])
     rows = [row[pad:].tolist() for row, pad in zip(input_ids, padding, strict=True)]
     params = [
         SamplingParams(
@@ -137,14 +146,15 @@ def custom_generate(
         )
         for i, pad in enumerate(padding)
     ]
+    limit = max(generation_config.max_length - input_ids.shape[1], 1)
+    stopped_by = _StoppedBy(criteria, rows, input_ids)
     generation = runner.start(
         rows,
-        # The stopping criteria have the length limit; this one only sizes the last drafts.
-        max_new_tokens=max(generation_config.max_length - input_ids.shape[1], 1),
+        max_new_tokens=limit,
         sampling=params,
         seed=seed,
         ignore_eos=True,
-        until=_stopped_by(criteria, rows, input_ids),
+        until=stopped_by,
     )
     events = iter(generation)
     if token_streamer is not None:
@@ -152,7 +162,14 @@ def custom_generate(
         events = tee_to_streamer(events, token_streamer, rows[0])
     for _ in events:
         pass
-    out = _padded(input_ids, [r.token_ids for r in generation.results()], generation_config)
+    results = generation.results()
+    if any(r.finish_reason == "length" and r.num_tokens < limit for r in results):
+        log.warning(
+            "a text ended where the model's context does, before max_length (%s)",
+            generation_config.max_length,
+        )
+    new = [result.token_ids[: stopped_by.num_new_tokens] for result in results]
+    out = _padded(input_ids, new, generation_config)
     if generation_config.return_dict_in_generate:
         from transformers.generation.utils import GenerateDecoderOnlyOutput
 
@@ -171,6 +188,21 @@ def _validate_request(config: Any, model_kwargs: Mapping[str, Any]) -> None:
         cache = model_kwargs.get(name)
         if cache is not None and cache.get_seq_length() > 0:
             raise HierspecError(f"hierspec keeps its own cache: leave {name} out")
+
+
+def _validate_forward(model_kwargs: Mapping[str, Any], padding: list[int], width: int) -> None:
+    """Refuse arguments of the model's forward by which it would compute something else."""
+    for name, value in model_kwargs.items():
+        if value is not None and name not in _FORWARD:
+            raise HierspecError(f"hierspec gives the model token ids alone: leave {name} out")
+    positions = model_kwargs.get("position_ids")
+    if positions is not None:
+        expected = torch.arange(width) - torch.tensor(padding)[:, None]
+        given = positions[..., -width:].cpu()
+        if bool(((given != expected) & (expected >= 0)).any()):
+            raise HierspecError(
+                "hierspec counts positions from a row's first token: leave position_ids out"
+            )
 
 
 def _own_loop(
@@ -326,21 +358,40 @@ def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     return pads
 
 
-def _stopped_by(
-    criteria: Sequence[Any], rows: Sequence[Sequence[int]], input_ids: torch.Tensor
-) -> Any:
-    """Return transformers' stopping criteria as a function of a row's number and tokens so far.
+class _StoppedBy:
+    """transformers' stopping criteria as a function of a row's number and tokens so far.
 
-    They count padding as length, as ``generate`` does, so that ``max_length`` means the same.
+    They count padding as length, as ``generate`` does, so that ``max_length`` means the same. If
+    none of them is about an end-of-text token, a row goes on until all have been stopped, as there.
     """
-    width = input_ids.shape[1]
 
-    def stop(sequence: int, tokens: Sequence[int]) -> bool:
-        padded = [*input_ids[sequence, : width - len(rows[sequence])].tolist(), *tokens]
-        ids = torch.tensor([padded], device=input_ids.device)
-        return any(bool(torch.as_tensor(met(ids, None)).all()) for met in criteria)
+    def __init__(
+        self, criteria: Sequence[Any], rows: Sequence[Sequence[int]], input_ids: torch.Tensor
+    ) -> None:
+        self._criteria, self._input_ids = criteria, input_ids
+        self._pads = [input_ids.shape[1] - len(row) for row in rows]
+        self._apart = any(hasattr(met, "eos_token_id") for met in criteria)
+        self._stopped: dict[int, int] = {}  # row → its length where it was stopped
 
-    return stop
+    def __call__(self, row: int, tokens: Sequence[int]) -> bool:
+        padded = [*self._input_ids[row, : self._pads[row]].tolist(), *tokens]
+        ids = torch.tensor([padded], device=self._input_ids.device)
+        if any(bool(torch.as_tensor(met(ids, None)).all()) for met in self._criteria):
+            self._stopped.setdefault(row, len(padded))
+        if self._apart:
+            return row in self._stopped
+        return self._all_stopped and len(padded) >= max(self._stopped.values())
+
+    @property
+    def _all_stopped(self) -> bool:
+        return len(self._stopped) == len(self._pads)
+
+    @property
+    def num_new_tokens(self) -> int | None:
+        """The most that a row keeps: fast ones may have more when the last one is stopped."""
+        if not self._all_stopped:
+            return None
+        return max(self._stopped.values()) - self._input_ids.shape[1]
 
 
 def _padded(input_ids: torch.Tensor, new: Sequence[Sequence[int]], config: Any) -> torch.Tensor:

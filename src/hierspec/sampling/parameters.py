@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import numbers
+import operator
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeGuard
@@ -91,7 +92,9 @@ class SamplingParams:
         **options: Any,
     ) -> SamplingParams:
         try:
-            bias = tuple((int(token), float(value)) for token, value in dict(logit_bias).items())
+            bias = tuple(
+                (_token_id(token), float(value)) for token, value in dict(logit_bias).items()
+            )
         except (TypeError, ValueError):
             raise HierspecError(
                 f"logit_bias must map token ids to numbers, as in {{42: -1.5}}, not {logit_bias!r}"
@@ -120,8 +123,13 @@ class SamplingParams:
         return bool(self.logit_bias or self.logits_processors) or self.has_penalties
 
 
-def _is_integer(value: object, minimum: int) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool) and value >= minimum
+def _token_id(value: Any) -> int:
+    return int(value) if isinstance(value, str) else operator.index(value)
+
+
+def _is_integer(value: Any, minimum: int) -> bool:
+    is_integer = isinstance(value, numbers.Integral) and not isinstance(value, bool)
+    return is_integer and int(value) >= minimum
 
 
 def _is_number(value: Any) -> TypeGuard[float]:

@@ -112,9 +112,10 @@ def _row_processor(processor: Any, row: int, num_rows: int, pads: torch.Tensor) 
             processor.prompt_ignore_length = ignored[row : row + 1]
         return RowProcessor(processor, pads)
     if name == "PrefixConstrainedLogitsProcessor":
-        # A grammar must be asked about this row's text under this row's index.
-        allowed = processor._prefix_allowed_tokens_fn
+        # A grammar must be asked about this row's text under its prompt's index.
+        allowed, prompt = processor._prefix_allowed_tokens_fn, row // processor._num_beams
         processor = copy.copy(processor)
-        processor._prefix_allowed_tokens_fn = lambda _, ids: allowed(row, ids)
+        processor._num_beams = 1
+        processor._prefix_allowed_tokens_fn = lambda _, ids: allowed(prompt, ids)
         return RowProcessor(processor, pads)
     return RowProcessor(processor, pads, num_rows, row)

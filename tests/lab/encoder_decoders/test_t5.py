@@ -12,6 +12,7 @@ import torch
 from engine_law import generation_law
 from installed import installed
 from tiny_models import ENCODER_DECODERS, tiny_model
+from transformers import GenerationConfig
 from work import Work
 
 from hierspec import Hierarchy, HierspecError
@@ -228,8 +229,6 @@ def test_the_source_is_there_to_be_copied():
     ],
 )
 def test_a_generation_config_means_what_it_means_to_generate(model, options):
-    from transformers import GenerationConfig
-
     options = {"max_new_tokens": 16, "eos_token_id": 2, **options}
     if "max_length" in options:
         del options["max_new_tokens"]
@@ -297,6 +296,11 @@ def test_what_cannot_take_them_says_so_by_name(model):
     refused("decoder-only", lambda: Hierarchy(decoder, drafts=[model]))
     plain = Hierarchy(model, drafts=[])
     refused("the service does not take", lambda: ServingRunner(plain.root))
+    other_start = GenerationConfig(decoder_start_token_id=30)
+    refused(
+        "decoder_start_token_id, not 30: leave it unset",
+        lambda: plain.generate(SOURCES[0], generation_config=other_start),
+    )
     nameless = tiny_model("t5", seed=1, decoder_start_token_id=None)
     nameless.generation_config.decoder_start_token_id = None
     refused("decoder_start_token_id", lambda: wrap(nameless, "nameless"))
