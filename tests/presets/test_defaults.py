@@ -85,19 +85,20 @@ def test_a_network_for_the_released_model_goes_with_no_other():
         preset("eagle3", "zoo:small")
 
 
-def test_trained_drafters_are_found_by_their_folders(tmp_path):
+def test_trained_drafters_are_found_by_their_folders(tmp_path, monkeypatch):
+    monkeypatch.setattr(registry, "DATA", tmp_path)
     for name in ("smollm2-heads", "smollm2-eagle3", "smollm2-empty", "small"):
         (tmp_path / name).mkdir()
         if name != "smollm2-empty":
             (tmp_path / name / "model.safetensors").touch()
-    found = trained.drafters_for("zoo:smollm2", tmp_path)
+    found = trained.drafters_for("zoo:smollm2")
     assert found == ("zoo:smollm2-eagle3", "zoo:smollm2-heads")
     assert [trained.kind(name) for name in found] == [trained.EAGLE3_KIND, trained.HEADS_KIND]
-    assert trained.drafters_for("zoo:small", tmp_path) == ()
-    assert trained.drafters_for(str(tmp_path), tmp_path) == ()
-    assert trained.locate("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+    assert trained.drafters_for("zoo:small") == ()
+    assert trained.drafters_for(str(tmp_path)) == ()
+    assert trained.locate("zoo:smollm2-heads") == tmp_path / "smollm2-heads"
     with pytest.raises(HierspecError, match="no trained drafter called 'zoo:smollm2-none'"):
-        trained.locate("zoo:smollm2-none", tmp_path)
+        trained.locate("zoo:smollm2-none")
 
 
 def test_a_quantized_copy_comes_first_where_the_kernels_run(chat_model, monkeypatch):

@@ -15,6 +15,7 @@ from hierspec.cli.zoo import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
 from hierspec.verifiers.formulas import overlap
+from hierspec.zoo import registry
 from hierspec.zoo.registry import DATA, ngram_path, resolve
 from hierspec.zoo.synthetic import Calibration, inflate, widen
 
@@ -114,7 +115,7 @@ def test_damaged_checkpoints_are_explained(tmp_path: Path) -> None:
         from_directory(folder)
 
 
-def test_registry_errors_say_what_there_is(tmp_path: Path) -> None:
+def test_registry_errors_say_what_there_is(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="zoo:small, zoo:mid, zoo:trunk, zoo:large"):
         resolve("zoo:huge")
     with pytest.raises(ValueError, match="ngram_table"):
@@ -132,12 +133,13 @@ def test_registry_errors_say_what_there_is(tmp_path: Path) -> None:
             resolve(f"zoo:large?{wrong}")
     with pytest.raises(ValueError, match="has no options"):
         resolve("zoo:mid?eps=1")
-    with pytest.raises(ValueError, match="zoo train"):
-        resolve("zoo:mid", tmp_path)
     with pytest.raises(ValueError, match="zoo:ngram"):
         ngram_path("nowhere")
     with pytest.raises(KeyError):
         resolve("zoo:large").tensor("model.layers.99.mlp.up_proj.weight")
+    monkeypatch.setattr(registry, "DATA", tmp_path)
+    with pytest.raises(ValueError, match="zoo train"):
+        resolve("zoo:mid")
 
 
 # -- zoo:large ----------------------------------------------------------------------------------
@@ -162,8 +164,9 @@ def test_widening_is_exact_in_bfloat16() -> None:
     assert not torch.equal(wide[:24], wide[24:])
 
 
-def test_without_eps_large_is_the_trunk(tiny_zoo: Path) -> None:
-    trunk = resolve("zoo:trunk", tiny_zoo)
+def test_without_eps_large_is_the_trunk(tiny_zoo: Path, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "DATA", tiny_zoo)
+    trunk = resolve("zoo:trunk")
     small, large = build_hf_model(trunk), build_hf_model(inflate(trunk, tiny_zoo, eps=0.0, seed=7))
     tokens = ids(vocab=384)
     with torch.no_grad():
@@ -213,10 +216,13 @@ def test_twice_as_wide_and_deep_is_bit_for_bit_what_it_was(options: str) -> None
 
 
 @pytest.mark.parametrize(("widen", "deepen"), [(4, 2), (2, 3), (8, 3)])
-def test_any_size_without_eps_is_the_trunk(tiny_zoo: Path, widen: int, deepen: int) -> None:
-    trunk = resolve("zoo:trunk", tiny_zoo)
+def test_any_size_without_eps_is_the_trunk(
+    tiny_zoo: Path, monkeypatch, widen: int, deepen: int
+) -> None:
+    monkeypatch.setattr(registry, "DATA", tiny_zoo)
+    trunk = resolve("zoo:trunk")
     name = f"zoo:large?eps=0&seed=7&widen={widen}&deepen={deepen}"
-    source = resolve(name, tiny_zoo)
+    source = resolve(name)
     assert source.name == name
     assert source.config.hidden_size == widen * trunk.config.hidden_size
     assert source.config.num_hidden_layers == deepen * trunk.config.num_hidden_layers
@@ -231,9 +237,10 @@ def test_any_size_without_eps_is_the_trunk(tiny_zoo: Path, widen: int, deepen: i
         torch.testing.assert_close(before.repeat(1, 1, widen), after, atol=1e-4, rtol=1e-4)
 
 
-def test_width_changes_the_cost_and_not_the_law(tiny_zoo: Path) -> None:
+def test_width_changes_the_cost_and_not_the_law(tiny_zoo: Path, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "DATA", tiny_zoo)
     two, eight, trunk = (
-        build_hf_model(resolve(name, tiny_zoo))(ids(vocab=384)).logits.detach()
+        build_hf_model(resolve(name))(ids(vocab=384)).logits.detach()
         for name in ("zoo:large?eps=2", "zoo:large?eps=2&widen=8", "zoo:trunk")
     )
     torch.testing.assert_close(two, eight, atol=1e-3, rtol=1e-3)

@@ -70,7 +70,7 @@ def is_smollm2(model: str) -> bool:
     return model in (SMOLLM2_NAME, SMOLLM2_16BIT)
 
 
-def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightSource:
+def resolve(name: str, device: str = "cpu") -> WeightSource:
     """Open the weights of a name of our own.
 
     These are ``zoo:trunk``, …, ``zoo:large[?eps=…&…]`` (options ``eps``, ``seed``, ``widen``,
@@ -88,18 +88,17 @@ def resolve(name: str, data: Path | None = None, device: str = "cpu") -> WeightS
         return open_gguf(name, Path(name).stem)
     if sibling.is_sibling(name):
         return sibling.open_sibling(expand_user(name), open_weights)
-    data = data or DATA
     model, options = _parse(name)
-    if PREFIX + model == SMOLLM2_SIBLING:
-        return sibling.open_sibling(_folder(model, data), open_weights, SMOLLM2_SIBLING)
+    if name == SMOLLM2_SIBLING:
+        return sibling.open_sibling(_folder(model), open_weights, name)
     if model == "large":
-        trunk = _open_trained("trunk", data)
-        return inflate(trunk, data, *_large_options(name, options), device=device)
+        trunk = _open_trained("trunk")
+        return inflate(trunk, DATA, *_large_options(name, options), device=device)
     if model == SMOLLM2:
         return open_smollm2()
     if name == SMOLLM2_16BIT:
         return open_smollm2_16bit()
-    return _open_trained(model, data)
+    return _open_trained(model)
 
 
 def open_smollm2_16bit() -> Checkpoint:
@@ -150,6 +149,7 @@ def open_weights(model: str) -> WeightSource:
 def validate(name: str) -> None:
     """Refuse a name that :func:`resolve` would refuse; no weights are read, torch is not loaded."""
     model, options = _parse(name)
+    names = (*(PREFIX + trained for trained in TRAINED), "zoo:large", *_OF_SMOLLM2)
     if is_gguf(name):
         validate_file(name)
     elif sibling.is_sibling(name):
@@ -158,9 +158,8 @@ def validate(name: str) -> None:
         _large_options(name, options)
     elif name in _OF_SMOLLM2:
         smollm2_file()
-    elif PREFIX + model not in (*map(PREFIX.__add__, TRAINED), *_OF_SMOLLM2):
+    elif PREFIX + model not in names:
         hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
-        names = (*map(PREFIX.__add__, TRAINED), "zoo:large", *_OF_SMOLLM2)
         near = nearest_key(PREFIX + model, names)
         hint = hint or (f"; did you mean {near}?" if near else "")
         raise HierspecError(
@@ -192,13 +191,13 @@ def is_ngram(name: str) -> bool:
     return name.removeprefix(PREFIX) == "ngram"
 
 
-def ngram_path(name: str, data: Path | None = None) -> Path:
+def ngram_path(name: str) -> Path:
     """Return the path of ``zoo:ngram``, or of a table by its path.
 
     Raises:
         HierspecError: there is no such table.
     """
-    path = (data or DATA) / "ngram.safetensors" if is_ngram(name) else Path(name)
+    path = DATA / "ngram.safetensors" if is_ngram(name) else Path(name)
     if not path.is_file():
         raise HierspecError(
             f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"
@@ -206,17 +205,17 @@ def ngram_path(name: str, data: Path | None = None) -> Path:
     return path
 
 
-def _open_trained(model: str, data: Path) -> WeightSource:
-    checkpoint = from_directory(_folder(model, data), tokenizer_path=data)
+def _open_trained(model: str) -> WeightSource:
+    checkpoint = from_directory(_folder(model), tokenizer_path=DATA)
     return dataclasses.replace(checkpoint, name=PREFIX + model)
 
 
-def _folder(model: str, data: Path) -> Path:
-    folder = data / model
+def _folder(model: str) -> Path:
+    folder = DATA / model
     if not folder.is_dir():
         released = " smollm2" if model.startswith(SMOLLM2) else ""
         raise HierspecError(
-            f"{PREFIX}{model} is not in {data}: run `hierspec zoo train{released}` to build it"
+            f"{PREFIX}{model} is not in {DATA}: run `hierspec zoo train{released}` to build it"
         )
     return folder
 

@@ -12,17 +12,8 @@ from typing import Any
 from hierspec.errors import HierspecError
 from hierspec.utils.documents import read_json
 
-from .registry import (
-    DATA,
-    MID_ACCEPTANCE,
-    PREFIX,
-    SMOLLM2,
-    SMOLLM2_EAGLE3,
-    SMOLLM2_HEADS,
-    SMOLLM2_NAME,
-    SMOLLM2_SIBLING,
-    is_smollm2,
-)
+from . import registry
+from .registry import PREFIX, SMOLLM2, SMOLLM2_NAME
 
 EAGLE3_KIND, HEADS_KIND = "eagle3", "heads"  # the kinds that are not models themselves
 EAGLE3_REPORT = "hierspec.json"  # in the folder of a network
@@ -34,11 +25,11 @@ def kind(name: str) -> str:
     return name.rpartition("-")[2] if name.startswith(PREFIX) else ""
 
 
-def drafters_for(target: str, data: Path | None = None) -> tuple[str, ...]:
+def drafters_for(target: str) -> tuple[str, ...]:
     """Return the names of drafters shipped for a target; only SmolLM2 has any."""
-    if not is_smollm2(target):
+    if not registry.is_smollm2(target):
         return ()
-    files = (data or DATA).glob(f"{SMOLLM2}-*/*.safetensors")
+    files = registry.DATA.glob(f"{SMOLLM2}-*/*.safetensors")
     return tuple(sorted({f"{PREFIX}{file.parent.name}" for file in files}))
 
 
@@ -66,7 +57,7 @@ def is_for_smollm2(drafter: str) -> bool:
     return description.get("target") == SMOLLM2_NAME
 
 
-def locate(name: str, data: Path | None = None) -> Path:
+def locate(name: str) -> Path:
     """Return the folder of a shipped drafter, ``zoo:NAME``; any other name is a path itself.
 
     Raises:
@@ -74,12 +65,17 @@ def locate(name: str, data: Path | None = None) -> Path:
     """
     if not name.startswith(PREFIX):
         return Path(name).expanduser()
-    names = (SMOLLM2_EAGLE3, SMOLLM2_HEADS, SMOLLM2_SIBLING, MID_ACCEPTANCE)
+    names = (
+        registry.SMOLLM2_EAGLE3,
+        registry.SMOLLM2_HEADS,
+        registry.SMOLLM2_SIBLING,
+        registry.MID_ACCEPTANCE,
+    )
     if name not in names:
         raise HierspecError(
             f"no trained drafter called {name!r}; there are: {', '.join(names)}, or a path"
         )
-    path = (data or DATA) / name.removeprefix(PREFIX)
+    path = registry.DATA / name.removeprefix(PREFIX)
     if not path.is_dir():
         raise HierspecError(
             f"{name} does not ship with this version: train it with `hierspec zoo train smollm2` "

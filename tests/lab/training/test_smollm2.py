@@ -20,7 +20,7 @@ from hierspec.config.exit_heads import read
 from hierspec.errors import HierspecError
 from hierspec.lm.weights import SINGLE_FILE
 from hierspec.utils.prompts import ConversationMessage
-from hierspec.zoo import trained
+from hierspec.zoo import registry, trained
 from hierspec_lab.training import fit, smollm2, texts
 from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.eagle3 import train as eagle3
@@ -272,14 +272,15 @@ def test_the_command_trains_drafters(tmp_path, plan, monkeypatch, capsys) -> Non
     assert "MODEL_CARD.md" in capsys.readouterr().err
 
 
-def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path) -> None:
+def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(registry, "DATA", tmp_path)
     with pytest.raises(ValueError, match="train it with `hierspec zoo train smollm2`") as caught:
-        trained.locate("zoo:smollm2-heads", tmp_path)
+        trained.locate("zoo:smollm2-heads")
     assert "\n" not in str(caught.value)
     with pytest.raises(ValueError, match="there are: zoo:smollm2-eagle3, zoo:smollm2-heads"):
         trained.locate("zoo:heads")
     (tmp_path / "smollm2-heads").mkdir()
-    assert trained.locate("zoo:smollm2-heads", tmp_path) == tmp_path / "smollm2-heads"
+    assert trained.locate("zoo:smollm2-heads") == tmp_path / "smollm2-heads"
 
 
 def test_a_text_and_conversations_may_come_together(tmp_path) -> None:
