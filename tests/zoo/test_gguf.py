@@ -214,6 +214,33 @@ def test_no_room(tmp_path, cache, monkeypatch):
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
+def test_no_room_for_the_tokenizer(tmp_path, cache, monkeypatch):
+    def full(*_):
+        raise Exception("No space left on device (os error 28)")  # what tokenizers raise
+
+    monkeypatch.setattr("transformers.PreTrainedTokenizerFast.save_pretrained", full)
+    with pytest.raises(HierspecError, match=r"No space left on device \(os error 28\); make room"):
+        model_folder(save(tmp_path / "tiny.gguf", tiny()))
+
+
+def test_what_a_killed_process_left_goes_and_others_may_read_the_folder(
+    tmp_path, cache, monkeypatch
+):
+    def killed(*_):
+        raise KeyboardInterrupt
+
+    path = save(tmp_path / "tiny.gguf", tiny())
+    with monkeypatch.context() as patch:
+        patch.setattr("hierspec.zoo.gguf.folder.build_tokenizer", killed)
+        patch.setattr("shutil.rmtree", lambda *_, **__: None)
+        with pytest.raises(KeyboardInterrupt):
+            model_folder(path)
+    assert len([p for p in (cache / "models").iterdir() if p.is_dir()]) == 1
+    folder = model_folder(path)
+    assert [p for p in (cache / "models").iterdir() if p.is_dir()] == [folder]
+    assert folder.stat().st_mode == folder.parent.stat().st_mode  # as the user's umask says
+
+
 def test_a_missing_file_and_a_missing_package(tmp_path, monkeypatch):
     with pytest.raises(HierspecError, match="there is no file"):
         model_folder(tmp_path / "nowhere.gguf")

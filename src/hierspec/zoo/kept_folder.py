@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -66,7 +65,9 @@ def make(
 
 
 def _make(folder: Path, version: int, source: str, write: Callable[[Path], object]) -> None:
-    temporary = Path(tempfile.mkdtemp(prefix=f".{folder.name}.", dir=folder.parent))
+    temporary = folder.with_name(f".{folder.name}.tmp")
+    shutil.rmtree(temporary, ignore_errors=True)  # a killed process left it
+    temporary.mkdir()
     try:
         write(temporary)
         checksums = {file.name: _checksum(file) for file in sorted(temporary.iterdir())}

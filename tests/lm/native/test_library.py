@@ -127,8 +127,13 @@ def test_tiles_are_used_where_another_process_finds_them_right(amx, monkeypatch)
     assert compiler.find().has_tiles
     assert [file.read_bytes() for file in amx.glob("tiles-*")] == [b"right"]
     forget()
-    monkeypatch.setattr(sys, "executable", "/nowhere")  # what was found is kept
-    assert compiler.find().has_tiles
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "executable", "/nowhere")  # what was found is kept
+        assert compiler.find().has_tiles
+    for file in amx.glob("tiles-*"):
+        file.write_bytes(b"")
+    forget()
+    assert compiler.find().has_tiles  # found again
 
 
 @needs_compiler
@@ -142,16 +147,22 @@ def test_kernels_without_tiles_run_where_theirs_crash(amx):
 
 
 @needs_compiler
-def test_a_damaged_library_is_made_anew(fresh):
+@pytest.mark.parametrize("damage", ["no library", "a bit", "cut short", "empty"])
+def test_a_damaged_library_is_made_anew(fresh, damage):
+    """One that is cut short would end the process that loads it, one with another bit may compute
+    other numbers."""
     for unit in (compiler.LAYERS, *map(compiler.products, compiler.TRIED)):
         assert compiler.find().begin(unit).wait()
-    kept = list(fresh.iterdir())
+    kept = {file: file.read_bytes() for file in fresh.iterdir()}
     assert len(kept) == TRIED
-    for file in kept:
-        file.write_bytes(b"damaged")
+    for file, content in kept.items():
+        half = len(content) // 2
+        other_bit = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
+        damaged = {"no library": b"damaged", "a bit": other_bit, "cut short": content[:half]}
+        file.write_bytes(damaged.get(damage, b""))
     forget()
     assert library.load() is not None
-    assert all(file.read_bytes() != b"damaged" for file in kept)
+    assert {file: file.read_bytes() for file in fresh.iterdir()} == kept
 
 
 @needs_compiler
@@ -174,8 +185,12 @@ def test_what_torch_makes_by_default_is_not_what_c_reads(anew, default_dtype, dt
 
 
 @needs_compiler
-def test_a_cache_that_cannot_be_written_is_done_without(fresh):
-    fresh.parent.write_text("a file where the folder should be")
+@pytest.mark.parametrize("folder", ["a file", "refused by the system"])
+def test_a_cache_that_cannot_be_written_is_done_without(fresh, monkeypatch, folder):
+    if folder == "a file":
+        fresh.parent.write_text("a file where the folder should be")
+    else:  # as one is whose folder may not be entered, which nothing keeps an administrator from
+        monkeypatch.setenv("HIERSPEC_CACHE", str(fresh.parent.with_name("long" * 100)))
     assert library.load() is not None
 
 

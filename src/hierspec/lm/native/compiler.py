@@ -44,6 +44,7 @@ _FLAGS += ["-fno-gcse-after-reload"]  # a sixth of the time that bfloat16 takes,
 _VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
 _MOST = 64 << 20  # bytes of all kernels in the cache
 _TIMEOUT = 120  # seconds, for the compiler
+_DIGEST = hashlib.sha256().digest_size  # bytes, at the end of a kept library
 _AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8"}, ["-DAMX"]
 WRONG, _CRASHES = 3, (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS)  # how trying them may end
 _HEADERS = ("vectors.h", "amx.h", "matrix.h", "attention.h")
@@ -117,7 +118,8 @@ class Compiler:
         verdict = path and path.with_suffix(".txt")
         if verdict:
             with contextlib.suppress(OSError):
-                return tiled if verdict.read_bytes() == b"right" else None
+                if (known := verdict.read_bytes()) in (b"right", b"wrong"):
+                    return tiled if known == b"right" else None
         check = "import sys; from hierspec.lm.native.library import check; check(sys.argv[1:])"
         command = [sys.executable or "", "-P", "-c", check, *tiled._command]
         try:
@@ -148,7 +150,7 @@ class Compiler:
         if content is not None and (path := self._path(unit)) is not None:
             with contextlib.suppress(OSError):
                 return ctypes.CDLL(str(path))
-        if content == b"":  # what is kept is damaged
+        if content == b"":  # what is kept has gone, or may not be run
             content = self._make(unit)
         if not content:
             return None
@@ -164,7 +166,7 @@ class Compiler:
 
     def _find_or_make(self, unit: Unit) -> bytes | None:
         path = self._path(unit)
-        return b"" if path is not None and path.exists() else self._make(unit)
+        return b"" if path is not None and _is_whole(path) else self._make(unit)
 
     def _make(self, unit: Unit) -> bytes | None:
         # There may be no folder to compile in; one on a network may not delete a loaded library.
@@ -176,7 +178,7 @@ class Compiler:
             if content is not None and (path := self._path(unit)) is not None:
                 with contextlib.suppress(HierspecError, OSError):
                     make_room(path.parent, len(content), _MOST)
-                    write_atomically(path, content, "the kernels")
+                    write_atomically(path, content + _digest(content), "the kernels")
             return content
         return None
 
@@ -249,6 +251,19 @@ def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes | No
         if not done.returncode:
             return path.read_bytes()
     return None
+
+
+def _digest(library: bytes) -> bytes:
+    """Return what stands behind a library in its file; the system reads what its header names."""
+    return hashlib.sha256(library).digest()
+
+
+def _is_whole(path: Path) -> bool:
+    """Return whether a kept library is as it was written: a damaged one may crash its process."""
+    with contextlib.suppress(OSError):
+        content = path.read_bytes()
+        return content[-_DIGEST:] == _digest(content[:-_DIGEST])
+    return False
 
 
 @cache

@@ -60,7 +60,11 @@ def _write(header: Header, vocabulary: Vocabulary | None, folder: Path) -> None:
     config = read_config(header, vocabulary, partial(factors, header))
     validate_tensors(header, config)
     if vocabulary is not None:
-        build_tokenizer(vocabulary).save_pretrained(folder)
+        tokenizer = build_tokenizer(vocabulary)
+        try:
+            tokenizer.save_pretrained(folder)
+        except Exception as error:  # tokenizers have no OSError for a full disk
+            raise error if isinstance(error, OSError) else OSError(str(error)) from None
     (folder / "config.json").write_text(json.dumps(config, indent=1))
     ends = {key: config[key] for key in ("bos_token_id", "eos_token_id", "pad_token_id")}
     (folder / "generation_config.json").write_text(json.dumps(ends, indent=1))
