@@ -37,13 +37,14 @@ def test_auto_measures_the_answers_of_a_chat_model(model, monkeypatch):
         return measure(target, chosen, prompts, *rest, **options, stages=EveryPair)
 
     monkeypatch.setattr(auto, "measure", spied)
+    monkeypatch.setattr(auto, "QUICK", QUICK)
     found = auto.choose(TargetConfig(model=model), ["prompt-lookup", "exit:1", "exit:2"],
-                        chat=True, settings=QUICK)  # fmt: skip
+                        chat=True)  # fmt: skip
     assert found.measured_now
     assert len(seen) == len(CHATS)
     assert all(isinstance(prompt, list) for prompt in seen)
     target, own = TargetConfig(model=model), [parse("prompt-lookup")]
-    assert auto.cache_path(target, own, QUICK) != auto.cache_path(target, own, QUICK, chat=True)
+    assert auto.cache_path(target, own) != auto.cache_path(target, own, chat=True)
     plan = found.plan
     if len(plan.best.chain.models) > 2:
         assert plan.stacked is None

@@ -38,7 +38,7 @@ from .candidates import Candidate, choose_candidates, load
 from .measure import measure
 from .noise import BusyWarning, busy_message
 from .profile import DESCRIPTION, Profile, from_dict, load_profile
-from .settings import QUICK, ProfileSettings, ReportProgress
+from .settings import QUICK, ReportProgress
 from .texts import builtin, chats
 
 CLOSE = 0.15  # largest difference from a measured temperature at which a profile is used
@@ -77,7 +77,6 @@ def choose(
     *,
     temperature: float = 0.0,
     chat: bool = False,
-    settings: ProfileSettings | None = None,
     measure_again: bool = False,
     report: ReportProgress = lambda stage, share: None,
 ) -> AutoChoice:
@@ -90,7 +89,6 @@ def choose(
             or for any other target those drafters.
         temperature: of the requests to come; 0 is greedy.
         chat: measure on questions in the target's chat template, as the requests will be.
-        settings: how much to measure; default: :data:`~hierspec.profiling.settings.QUICK`.
         measure_again: measure anew, whatever is kept.
 
     Raises:
@@ -106,11 +104,10 @@ def choose(
         raise HierspecError(
             "two loaded models have the same name: change config.name_or_path of one"
         )
-    settings = settings or QUICK
     loaded = Loaded()
     if not all(map(_is_local, _file_names(target, candidates))):
         load(target, candidates, loaded)  # downloads: the cache key hashes the files
-    path = cache_path(target, candidates, settings, chat)
+    path = cache_path(target, candidates, chat)
     if measure_again:
         with contextlib.suppress(OSError):
             path.unlink(missing_ok=True)
@@ -128,7 +125,7 @@ def choose(
                             candidates,
                             _prompts_for(target.model, chat),
                             [temperature],
-                            settings,
+                            QUICK,
                             path=path,
                             loaded=loaded,
                             report=so_far.report,
@@ -138,8 +135,7 @@ def choose(
                     if not expected or library.is_expected():
                         raise
                     # The kernels do not compile here after all, so that other drafts can be tried.
-                    options = {"settings": settings, "report": report}
-                    return choose(target, names, temperature=temperature, chat=chat, **options)
+                    return choose(target, names, temperature=temperature, chat=chat, report=report)
                 profile = from_dict(data, str(path))
                 if busy := busy_message(profile.temperatures.values()):
                     warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
@@ -267,12 +263,7 @@ def _prompts_for(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
     return chats(load_tokenizer(source))
 
 
-def cache_path(
-    target: TargetConfig,
-    candidates: Sequence[Candidate],
-    settings: ProfileSettings | None = None,
-    chat: bool = False,
-) -> Path:
+def cache_path(target: TargetConfig, candidates: Sequence[Candidate], chat: bool = False) -> Path:
     """Return the file for these models, weights, settings, versions and hardware.
 
     Raises:
@@ -282,7 +273,7 @@ def cache_path(
         target,
         [repr(c) for c in candidates],
         [fingerprint_of(name) for name in _file_names(target, candidates)],
-        dataclasses.asdict(settings or QUICK),
+        dataclasses.asdict(QUICK),
         machine.hardware(machine.device(target.device)),
         *(["chat"] if chat else []),
     ]
