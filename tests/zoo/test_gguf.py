@@ -204,6 +204,18 @@ def test_an_interruption_leaves_nothing(tmp_path, cache, monkeypatch):
     assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
 
 
+def test_a_file_that_is_replaced_while_it_is_read(tmp_path, cache, monkeypatch):
+    def replaced(vocabulary):
+        path.write_bytes(rewrite_inside(path))
+        return tokenizer.build_tokenizer(vocabulary)
+
+    path = save(tmp_path / "tiny.gguf", tiny())
+    monkeypatch.setattr("hierspec.zoo.gguf.folder.build_tokenizer", replaced)
+    with pytest.raises(HierspecError, match="replaced while it was read"):
+        model_folder(path)
+    assert not [p for p in (cache / "models").iterdir() if p.is_dir()]
+
+
 def test_no_room(tmp_path, cache, monkeypatch):
     def full(*_):
         raise OSError(28, "No space left on device")

@@ -154,3 +154,10 @@ def test_states_that_are_no_numbers_are_said_and_rounded_to_nearest(tmp_path):
     backend.layer_weights[1].norm.fill_(torch.nan)
     with pytest.warns(NotCalibratedWarning, match="states are no numbers"):
         assert quantize(backend, 4, True).formats == quantize(backend, 4).formats
+
+
+def test_a_copy_of_another_layout_is_made_anew(tmp_path, monkeypatch):
+    model = load(save_tiny("llama", tmp_path / "m"), torch.float32)
+    before = calibration._key(model)
+    monkeypatch.setattr(calibration, "layout", lambda: "another")
+    assert calibration._key(model) != before

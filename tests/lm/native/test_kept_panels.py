@@ -77,6 +77,41 @@ def test_other_weights_under_the_same_name_are_packed(model, folder, tmp_path):
     assert not torch.equal(weights(load(model, torch.float32))[0], before[0])
 
 
+def test_weights_that_are_replaced_while_they_are_read_are_kept_under_no_name(
+    model, folder, tmp_path, monkeypatch
+):
+    """As where a link, or a folder's name, is given to other weights, and taken back later."""
+    link, other = tmp_path / "current", save_tiny("qwen2", tmp_path / "other", seed=2)
+    expected = weights(load(model, torch.float32))
+    for file in folder.iterdir():
+        file.unlink()
+
+    def point_to(path):
+        link.unlink(missing_ok=True)
+        link.symlink_to(path)
+
+    def replaced(self, name):
+        if "down_proj" in name:
+            point_to(other)
+        return read(self, name)
+
+    read = Checkpoint.tensor
+    point_to(model)
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoint, "tensor", replaced)
+        weights(load(link, torch.float32))
+    point_to(model)
+    for ours, theirs in zip(weights(load(link, torch.float32)), expected, strict=True):
+        assert torch.equal(ours, theirs)
+
+
+def test_another_version_packs_anew(model, folder, monkeypatch):
+    load(model, torch.float32)
+    monkeypatch.setattr(kept_panels, "package_version", lambda _: "another")
+    load(model, torch.float32)
+    assert len(list(folder.iterdir())) == 2
+
+
 def test_an_interrupted_load_leaves_no_file(model, folder, monkeypatch):
     def interrupt(self, name):
         if "down_proj" in name:
@@ -121,7 +156,7 @@ def test_the_file_used_longest_ago_makes_room(folder, monkeypatch):
     assert not kept_panels._make_room(folder, 300)
 
 
-@pytest.mark.parametrize("full", ["at once", "in the end"])
+@pytest.mark.parametrize("full", ["at once", "in the end", "and nothing can be deleted"])
 def test_a_full_disk_keeps_nothing(model, folder, full, monkeypatch):
     if full == "at once":
         monkeypatch.setattr(kept_panels, "_make_room", lambda *_: False)
@@ -129,6 +164,10 @@ def test_a_full_disk_keeps_nothing(model, folder, full, monkeypatch):
         monkeypatch.setattr(
             kept_panels.KeptPanels, "_write", lambda *_: (_ for _ in ()).throw(OSError(28, "full"))
         )
+    if full == "and nothing can be deleted":
+        with monkeypatch.context() as patch:
+            patch.setattr("pathlib.Path.unlink", lambda *_, **__: os.rmdir("/dev/null"))
+            weights(load(model, torch.float32))
     packed = weights(load(model, torch.float32))
     assert not folder.exists() or list(folder.iterdir()) == []
     for ours, theirs in zip(weights(load(model, torch.float32)), packed, strict=True):

@@ -199,6 +199,12 @@ def test_foreign_outputs_are_left_alone(tmp_path):
         batch(source, target)
 
 
+def test_an_output_that_is_no_file_is_refused():
+    """A second run reads it: /dev/stdout would never end."""
+    with pytest.raises(HierspecError, match="answers go to a file"):
+        AnswersFile(Path("/dev/null"))
+
+
 def test_an_answer_is_added_once(tmp_path):
     source, target = write(tmp_path / "in.jsonl", [request("a", "p")]), tmp_path / "out.jsonl"
     (line,) = read_lines(source)

@@ -99,6 +99,9 @@ class NativeBackend(LeanBackend):
             assert output is not None
             self._output = output
             layers = [loader.packed_layer(i) for i in range(shape.num_layers)]
+            if self._kept_as != panels_key(files, *what):  # others took their place meanwhile
+                kept.close()
+                self._kept_as = None
         self.attention_dtype = cache_dtype or _cache_dtype(layers, dtype, own_bits)
         self._final_norm = loader.scaled_norm("model.norm", width)
         loader.validate_all_used()

@@ -30,7 +30,7 @@ from hierspec.utils.terminal import announce, console
 from .backend import COPY_FORMS, NativeBackend
 from .formats import FORMATS, Format
 from .gguf_blocks import Codes
-from .kept_panels import KeptPanels
+from .kept_panels import KeptPanels, layout
 from .matrices import PackedMatrix, pack_codes
 from .rounding import round_to
 
@@ -201,7 +201,7 @@ def _wider(matrices: Mapping[str, PackedMatrix], form: Format) -> dict[str, Pack
 def _key(backend: NativeBackend) -> str:
     """Return a hash of what a copy's layers are made of, and whether some keep a file's bits."""
     shape = replace(backend.shape, biased=frozenset())  # a set's order differs by process
-    digest = hashlib.sha256(f"{_RECIPE} {shape} {backend.file is None}".encode())
+    digest = hashlib.sha256(f"{_RECIPE} {layout()} {shape} {backend.file is None}".encode())
     for layer in backend.layer_weights:
         for matrix in layer.matrices().values():
             digest.update(matrix.format.name.encode())

@@ -24,6 +24,7 @@ import torch
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import cache_folder, file_state, json_digest, locked, make_room
+from hierspec.utils.machine import package_version
 
 from .formats import FORMATS
 from .matrices import PANEL, PackedMatrix, empty_panels
@@ -98,7 +99,7 @@ class KeptPanels:
             try:
                 self._write(name, matrix, self._file)
             except OSError:  # the disk is full
-                self._close()
+                self.close()
         return matrix
 
     def _write(self, name: str, matrix: PackedMatrix, file: BinaryIO) -> None:
@@ -122,13 +123,15 @@ class KeptPanels:
             with contextlib.suppress(OSError):
                 self._file.write(index + foot)
                 os.replace(self._temporary, self._path)
-        self._close()
+        self.close()
 
-    def _close(self) -> None:
+    def close(self) -> None:
+        """Keep nothing of what was not kept already."""
         if self._file is not None:
-            self._file.close()
+            with contextlib.suppress(OSError):  # of a disk that fails, or lets nothing be deleted
+                self._file.close()
+                self._temporary.unlink(missing_ok=True)
             self._file = None
-            self._temporary.unlink(missing_ok=True)
         self._held.close()
 
 
@@ -140,14 +143,19 @@ def _writing(path: Path) -> contextlib.AbstractContextManager[None]:
 def panels_key(weights: Iterable[Path], *what: Any) -> str | None:
     """Return a name for the panels of these files, for what else they depend on and for this code.
 
-    ``None``: a file changed so lately that it may still be written to.
+    ``None``: a file has gone, or changed so lately that it may still be written to.
     """
-    states = [file_state(file) for file in weights]
-    return json_digest([states, what, _code()]) if states and None not in states else None
+    try:
+        states = [file_state(file) for file in weights]
+    except OSError:
+        return None
+    # What reads the files may order their rows otherwise in another version.
+    code = (package_version("hierspec"), layout())
+    return json_digest([states, what, code]) if states and None not in states else None
 
 
 @cache
-def _code() -> str:
+def layout() -> str:
     """Return a hash of the code that says where in a panel a weight is."""
     folder = files("hierspec.lm.native")
     names = ("formats.py", "gguf_blocks.py", "kept_panels.py", "matrices.py", "rounding.py")

@@ -51,6 +51,8 @@ class AnswersFile:
         self.path = path
         self.ids: set[str] = set()
         self.num_failures, self.first_failure = 0, ""
+        if path.exists() and not path.is_file():
+            raise HierspecError(f"answers go to a file, which a second run reads; {path} is none")
         try:
             path.parent.mkdir(parents=True, exist_ok=True)
             self._file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND, 0o644)

@@ -12,6 +12,7 @@ import json
 from functools import partial
 from pathlib import Path
 
+from hierspec.errors import HierspecError
 from hierspec.utils.files import cache_folder
 from hierspec.zoo import kept_folder
 from hierspec.zoo.content import content_hash
@@ -40,9 +41,8 @@ def model_folder(path: str | Path) -> Path:
     """
     path = Path(path)
     validate_file(path)
-    hashes = [content_hash(file) for file in shards(path)]
-    digest = hashlib.sha256("".join((f"{FORMAT} ", *hashes)).encode())
-    folder = cache_folder("models") / f"{path.stem}-{digest.hexdigest()[:16]}"
+    digest = _digest(path)
+    folder = cache_folder("models") / f"{path.stem[:50]}-{digest}"
     if kept_folder.is_complete(folder, FORMAT):
         return folder
     header = read_header(path)
@@ -51,9 +51,20 @@ def model_folder(path: str | Path) -> Path:
     with contextlib.suppress(UnreadTokenizerError):  # --tokenizer names another
         vocabulary = Vocabulary(header) if has_tokenizer(header) else None
     validate_package(header)
+
+    def write(folder: Path) -> None:
+        _write(header, vocabulary, folder)
+        if _digest(path) != digest:
+            raise HierspecError(f"{path} was replaced while it was read: give the command again")
+
     noun = f"the configuration and tokenizer of {path.name}"
-    kept_folder.make(folder, FORMAT, header.name, noun, partial(_write, header, vocabulary))
+    kept_folder.make(folder, FORMAT, header.name, noun, write)
     return folder
+
+
+def _digest(path: Path) -> str:
+    hashes = [content_hash(file) for file in shards(path)]
+    return hashlib.sha256("".join((f"{FORMAT} ", *hashes)).encode()).hexdigest()[:16]
 
 
 def _write(header: Header, vocabulary: Vocabulary | None, folder: Path) -> None:
