@@ -21,11 +21,11 @@ from hierspec.errors import HierspecError
 from hierspec.lm.native import formats
 from hierspec.lm.weights import build_hf_model
 from hierspec.zoo import registry
-from hierspec.zoo.gguf import config, pre_tokenizers, tokenizer, weights
+from hierspec.zoo.gguf import config, pre_tokenizers, tokenizer
 from hierspec.zoo.gguf.folder import model_folder
 from hierspec.zoo.gguf.source import open_gguf
 
-pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
+gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
 
 @pytest.fixture(autouse=True)
@@ -312,4 +312,5 @@ def test_the_page_of_models_lists_what_runs():
     assert splits == Path(pre_tokenizers.__file__).name
     assert set(some) <= set(pre_tokenizers.SPLITS)
     types = [name for row in cells for name in row.split(", ") if name in formats.FORMATS]
-    assert sorted(types) == sorted(weights._NAMES.values())
+    known = {kind.name for kind in gguf.GGMLQuantizationType}
+    assert sorted(types) == sorted(known & formats.FORMATS.keys())

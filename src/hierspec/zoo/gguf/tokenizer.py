@@ -8,7 +8,6 @@ merges follow from the tokens' scores.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import IntEnum
 from functools import cached_property
 from typing import Any
 
@@ -30,17 +29,7 @@ def has_tokenizer(header: Header) -> bool:
     return kind not in ("none", "no_vocab") or "tokenizer.ggml.tokens" in header.fields
 
 
-class TokenKind(IntEnum):
-    """A token's type, as llama.cpp numbers them."""
-
-    NORMAL = 1
-    UNKNOWN = 2
-    CONTROL = 3
-    USER_DEFINED = 4
-    UNUSED = 5
-    BYTE = 6
-
-
+_NORMAL, _UNKNOWN, _CONTROL, _USER_DEFINED = 1, 2, 3, 4  # types of tokens, as llama.cpp has them
 _BYTE_LEVEL, _SENTENCE_PIECE = "gpt2", "llama"
 _SPACE = "\N{LOWER ONE EIGHTH BLOCK}"  # SentencePiece's
 _BYTES = [f"<0x{byte:02X}>" for byte in range(256)]
@@ -100,8 +89,8 @@ class Vocabulary:
         """Return every token's kind; ends of turns are control tokens, even if the file says no."""
         kinds = list(self.header.integers("tokenizer.ggml.token_type"))
         for name in (_ENDS - {_HTML}) & self.ids.keys():
-            if self.ids[name] < len(kinds) and kinds[self.ids[name]] == TokenKind.NORMAL:
-                kinds[self.ids[name]] = TokenKind.CONTROL
+            if self.ids[name] < len(kinds) and kinds[self.ids[name]] == _NORMAL:
+                kinds[self.ids[name]] = _CONTROL
         return kinds
 
     @cached_property
@@ -147,7 +136,7 @@ class Vocabulary:
     @cached_property
     def ends(self) -> list[int]:
         """Return the ids that end a text: those of the file's roles, its eos first, and by name."""
-        named = {name for name in _ENDS & self.ids.keys() if self._kind(name) != TokenKind.NORMAL}
+        named = {name for name in _ENDS & self.ids.keys() if self._kind(name) != _NORMAL}
         if any(parts <= self.ids.keys() for parts in _PARTS_OF_MESSAGES):
             named -= {"<|end|>"}
         roles = [self.eos, self.token_id("eot"), self.token_id("eom")]
@@ -275,7 +264,7 @@ def _add_tokens(backend: Any, vocabulary: Vocabulary) -> None:
 
     name = vocabulary.header.string("general.name", "").lower()
     strips = "phi-3" in name or "phi3" in name
-    special = (TokenKind.CONTROL, TokenKind.UNKNOWN)
+    special = (_CONTROL, _UNKNOWN)
     added = [
         AddedToken(
             token,
@@ -284,7 +273,7 @@ def _add_tokens(backend: Any, vocabulary: Vocabulary) -> None:
             rstrip=strips and token not in _NOT_STRIPPED,
         )
         for token, kind in zip(vocabulary.tokens, vocabulary.kinds, strict=False)
-        if kind in (*special, TokenKind.USER_DEFINED)
+        if kind in (*special, _USER_DEFINED)
     ]
     backend.add_special_tokens([token for token in added if token.special])
     backend.add_tokens([token for token in added if not token.special])

@@ -25,15 +25,6 @@ _TOP = {
 }
 # Read with the configuration, as they say how heads are rotated
 _FACTORS = ("rope_freqs.weight", "rope_factors_long.weight", "rope_factors_short.weight")
-# ggml's numbers of the types that the kernels have
-_NAMES = {
-    **dict(enumerate(("F32", "F16", "Q4_0", "Q4_1"))),
-    **dict(enumerate(("Q5_0", "Q5_1", "Q8_0"), 6)),
-    **dict(enumerate(("Q2_K", "Q3_K", "Q4_K", "Q5_K", "Q6_K"), 10)),
-    20: "IQ4_NL",
-    30: "BF16",
-    39: "MXFP4",
-}
 
 
 def validate_package(header: Header) -> None:
@@ -74,8 +65,8 @@ def validate_tensors(header: Header, config: Mapping[str, Any]) -> None:
                 f"has {tensor.name} of shape {tensor.shape}, where its sizes ask for {shape}"
             )
         _, _, block_size = _layout(header, tensor)
-        if tensor.kind not in _NAMES:  # gguf may know its sizes, and not what it means
-            _dequantize(header, tensor, np.zeros(block_size, np.uint8))
+        # gguf may know its sizes, and not what it means.
+        _dequantize(header, tensor, np.zeros(block_size, np.uint8))
 
 
 def may_lack(name: str, config: Mapping[str, Any]) -> bool:
@@ -129,36 +120,22 @@ def size_of(header: Header, tensor: StoredTensor) -> int:
 
 def _layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
     """Return the name of a tensor's type, and the numbers and bytes of a block."""
-    from hierspec.lm.native.formats import FORMATS, GROUP, SUPER  # imports torch
-    from hierspec.lm.native.gguf_blocks import DECODERS
-
-    form = _NAMES.get(tensor.kind)
-    if form is not None and FORMATS[form].is_float:
-        layout = form, 1, FORMATS[form].bits // 8
-    elif form is not None:
-        layout = form, SUPER if FORMATS[form].units else GROUP, DECODERS[form][0]
-    else:
-        layout = _further_layout(header, tensor)
-    _, per_block, block_size = layout
-    if not tensor.shape or tensor.shape[-1] % per_block:
-        raise header.damaged(f"has {tensor.name} of shape {tensor.shape} in blocks of {per_block}")
-    if math.prod(tensor.shape) // per_block * block_size > tensor.room:
-        raise header.damaged(f"ends within {tensor.name}")
-    return layout
-
-
-def _further_layout(header: Header, tensor: StoredTensor) -> tuple[str, int, int]:
     from gguf import GGML_QUANT_SIZES, GGMLQuantizationType
 
     try:
         kind = GGMLQuantizationType(tensor.kind)
-        return (kind.name, *GGML_QUANT_SIZES[kind])
+        per_block, block_size = GGML_QUANT_SIZES[kind]
     except (ValueError, KeyError):
         raise header.refuse(
             f"holds {tensor.name} in a quantization (ggml's type {tensor.kind}) that the installed "
             "package gguf does not know: pip install -U gguf, or use a file with another, such as "
             "Q8_0 or Q4_K_M"
         ) from None
+    if not tensor.shape or tensor.shape[-1] % per_block:
+        raise header.damaged(f"has {tensor.name} of shape {tensor.shape} in blocks of {per_block}")
+    if math.prod(tensor.shape) // per_block * block_size > tensor.room:
+        raise header.damaged(f"ends within {tensor.name}")
+    return kind.name, per_block, block_size
 
 
 def _dequantize(
