@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, fields
+from typing import Annotated
 
-from hierspec.errors import HierspecError
-from hierspec.utils.schema import PositiveInteger, validate
-from hierspec.utils.validation import is_number
+from pydantic import Field
+
+from hierspec.utils.schema import (
+    Boolean,
+    Integer,
+    NonNegativeNumber,
+    PositiveInteger,
+    checked_dataclass,
+)
 
 # The stage, in a second line what is known so far; and the share of all work that is done.
 ReportProgress = Callable[[str, float], None]
@@ -15,7 +21,7 @@ MAX_BUDGET = 32  # speculative tokens; the planner's curves end at twice that
 _BUDGETS = (1, 2, 4, 8, 16, 24)
 
 
-@dataclass(frozen=True, slots=True)
+@checked_dataclass
 class ProfileSettings:
     """How much to measure.
 
@@ -37,27 +43,18 @@ class ProfileSettings:
         HierspecError: a number out of range.
     """
 
-    max_speculative_tokens: int = 15
-    tokens: int = 128
-    places: int = 6
-    rounds: int = 2
-    classes: int = 12
-    places_per_class: int = 16
-    prompts: int = 16
-    repeats: int = 6
-    cost_seconds: int = 600
-    min_ratio: float = 1.25
-    ignore_eos: bool = False
-    seed: int = 0
-
-    def __post_init__(self) -> None:
-        for field in fields(self):
-            if field.name not in ("min_ratio", "ignore_eos", "seed"):
-                validate(PositiveInteger, getattr(self, field.name), field.name)
-        if self.max_speculative_tokens > MAX_BUDGET:
-            raise HierspecError(f"max_speculative_tokens must be at most {MAX_BUDGET}")
-        if not is_number(self.min_ratio) or self.min_ratio < 0:
-            raise HierspecError(f"min_ratio must be a number of at least 0, not {self.min_ratio!r}")
+    max_speculative_tokens: Annotated[PositiveInteger, Field(le=MAX_BUDGET)] = 15
+    tokens: PositiveInteger = 128
+    places: PositiveInteger = 6
+    rounds: PositiveInteger = 2
+    classes: PositiveInteger = 12
+    places_per_class: PositiveInteger = 16
+    prompts: PositiveInteger = 16
+    repeats: PositiveInteger = 6
+    cost_seconds: PositiveInteger = 600
+    min_ratio: NonNegativeNumber = 1.25
+    ignore_eos: Boolean = False
+    seed: Integer = 0
 
     def budgets(self) -> tuple[int, ...]:
         """Draft lengths whose costs are timed."""
