@@ -65,6 +65,26 @@ def test_auto_measures_once_and_each_temperature_once(family, cache):
     assert again.profile.measured_at == [0.0]
 
 
+def test_a_damaged_profile_is_measured_anew(family, cache):
+    def choose():
+        return auto.choose(TargetConfig(model=family["target"]), ["exit:1"])
+
+    path = choose().path
+    whole = path.read_text()
+    for damaged in (
+        whole.replace("temperatures", "temperaturer"),
+        whole.replace('"mean": ', '"mean": 9'),
+    ):
+        assert damaged != whole
+        path.write_text(damaged)
+        assert choose().measured_now
+        assert not choose().measured_now
+    old = json.loads(whole)
+    del old["checksum"]  # of an older version
+    path.write_text(json.dumps(old))
+    assert not choose().measured_now
+
+
 def _interrupt(*_, **__):
     raise KeyboardInterrupt
 

@@ -146,7 +146,7 @@ def test_an_interrupted_run_goes_on_where_it_was(family, loaded, tmp_path, monke
         *request, PROMPTS, [0.0, 1.0], SMALL, path=path, loaded=loaded,
         report=lambda stage, share: shares.append(share),
     )  # fmt: skip
-    assert load_profile(path).to_dict() == json.loads(json.dumps(data))
+    assert json.loads(json.dumps(data)).items() <= load_profile(path).to_dict().items()
     assert set(data["temperatures"]) == {"0.0", "1.0"}
     assert data["temperatures"]["0.0"] == partial["temperatures"]["0.0"]
     assert data["models"] == partial["models"]

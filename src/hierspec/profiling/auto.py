@@ -9,6 +9,7 @@ import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -24,6 +25,7 @@ from hierspec.planner.plan import Plan
 from hierspec.planner.search import ALL_VARIATIONS, plan
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.utils import machine
+from hierspec.utils.documents import read_json
 from hierspec.utils.files import (
     cache_folder,
     json_digest,
@@ -37,7 +39,7 @@ from hierspec.zoo.registry import SHIPPED_TARGET
 from .candidates import Candidate, choose_candidates, load
 from .measure import measure
 from .noise import BusyWarning, busy_message
-from .profile import DESCRIPTION, Profile, from_dict, load_profile
+from .profile import DESCRIPTION, Profile, from_dict, is_intact
 from .settings import QUICK, ReportProgress
 from .texts import builtin, chats
 
@@ -228,10 +230,11 @@ def has_near_temperature(profile: Profile, temperature: float) -> bool:
 def _cached(path: Path, temperature: float) -> Profile | None:
     """Read the profile in the cache; ``None`` if there is none for this temperature."""
     try:
-        profile = load_profile(path)
+        data = read_json(dict[str, Any], path, DESCRIPTION)
+        profile = from_dict(data, str(path))
     except HierspecError:  # missing, damaged or unfinished: measuring continues it or starts anew
         return None
-    return profile if has_near_temperature(profile, temperature) else None
+    return profile if is_intact(data) and has_near_temperature(profile, temperature) else None
 
 
 @contextlib.contextmanager

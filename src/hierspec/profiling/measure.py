@@ -25,7 +25,7 @@ from hierspec.zoo import fingerprint
 
 from . import costs, priors
 from .candidates import Candidate, CandidatePool, load, validate_planned
-from .profile import DESCRIPTION, KIND, SCHEMA_VERSION, Profile, from_dict, save
+from .profile import DESCRIPTION, KIND, SCHEMA_VERSION, Profile, from_dict, is_intact, save
 from .schema import MeasuredModel
 from .settings import ProfileSettings, ReportProgress
 from .stages import RunStage, Stages
@@ -173,4 +173,4 @@ def _read_started(path: Path | None, request: str) -> dict[str, Any] | None:
     except HierspecError:
         return None  # missing, another kind of file, or damaged: measured anew
     expected = {"kind": KIND, "schema_version": SCHEMA_VERSION, "request": request}
-    return data if expected.items() <= data.items() else None
+    return data if is_intact(data) and expected.items() <= data.items() else None

@@ -17,7 +17,7 @@ from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates
 from hierspec.utils import schema
-from hierspec.utils.files import read_text, write_atomically
+from hierspec.utils.files import json_digest, read_text, write_atomically
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer
 
@@ -34,6 +34,7 @@ from .schema import (
 
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
 DESCRIPTION = "the profile"  # in refusals to write one
+_CHECKSUM = "checksum"  # of the other keys
 RULES: tuple[Rule, ...] = get_args(Rule)
 
 
@@ -101,7 +102,9 @@ class Profile(FrozenRecord):
                 max_budget=max_budget or self.max_measured,
                 rule=cast(Rule, rule),
             )
-        except (KeyError, IndexError) as error:
+        except HierspecError:
+            raise
+        except (ArithmeticError, LookupError, TypeError, ValueError) as error:
             raise HierspecError(
                 f"the profile is damaged ({type(error).__name__}: {error}): measure it again"
             ) from error
@@ -166,4 +169,14 @@ def from_dict(data: Any, name: str = "profile") -> Profile:
 
 def save(data: Mapping[str, Any], path: Path) -> None:
     """Write a profile, finished or not; what was there stays until the new one is whole."""
-    write_atomically(path, json.dumps(data) + "\n", DESCRIPTION)
+    checked = {**data, _CHECKSUM: json_digest(data)}
+    write_atomically(path, json.dumps(checked) + "\n", DESCRIPTION)
+
+
+def is_intact(data: dict[str, Any]) -> bool:
+    """Take the checksum out of a file's object, and return whether the rest is as it was saved.
+
+    Older versions saved none.
+    """
+    checksum = data.pop(_CHECKSUM, None)
+    return checksum is None or checksum == json_digest(data)
