@@ -156,6 +156,42 @@ def test_an_abandoned_stream_frees_its_caches_and_is_cancelled(tiny_family):
     assert not generation.requests[0].slots
 
 
+@pytest.mark.parametrize("family", ["llama", "qwen3", "gemma2"])  # kernels, lean, own layers
+def test_torchs_defaults_change_nothing(family):
+    dtype = torch.float64 if family == "qwen3" else torch.float32
+    model, small = (tiny_model(family, layers=layers, dtype=dtype) for layers in (3, 1))
+    several = {"method": "draft_model", "model": small, "num_speculative_tokens": 3}
+    stacks = [
+        lambda: Hierarchy(model, drafts=["suffix", "exit:1"]),
+        lambda: Hierarchy(
+            {"target": model, "levels": [{**several, "num_drafts": 2}], "verify": "traversal"}
+        ),
+    ]
+    if family == "llama":
+        stacks.append(lambda: Hierarchy(model, drafts=["quantized:4"]))
+    calls = [{}, {"temperature": 0.8, "seed": 4, "top_p": 0.8, "logprobs": 2}]
+
+    def texts(stack):
+        fast = stack()
+        return [
+            fast.generate([5, 9, 7, 5, 9], max_new_tokens=8, ignore_eos=True, **call).token_ids
+            for call in calls
+        ]
+
+    for stack in stacks:
+        expected = texts(stack)
+        with torch.device("meta"):
+            assert texts(stack) == expected
+        torch.set_default_dtype(torch.bfloat16)
+        try:
+            assert texts(stack) == expected
+        finally:
+            torch.set_default_dtype(torch.float32)
+        if family == "llama":
+            with torch.autocast("cpu", dtype=torch.bfloat16):
+                assert texts(stack) == expected
+
+
 def test_threads_share_a_hierarchy(tiny_family):
     hierarchy = built(tiny_family, "hierarchy")
     options = {"max_new_tokens": 25, "temperature": 1.0, "seed": 3, "ignore_eos": True}

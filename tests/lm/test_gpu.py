@@ -20,6 +20,7 @@ from joint_law import chi_square, joint_law, sample
 from loading import LOADED, hierarchy_of
 from stacks import PROMPTS, built, model, stacks
 from torch.overrides import TorchFunctionMode
+from transformers import GenerationConfig
 
 from hierspec import Hierarchy, SamplingParams
 from hierspec.config.checkpoints import Loaded
@@ -477,6 +478,28 @@ def test_an_adaptive_exit_waits_for_each_exit_that_another_may_follow(
     waits = waits_of(hierarchy, pretend, monkeypatch, **SAMPLING[sampling])
     assert waits["Check"] == {1}
     assert max(waits["Propose"]) == 2 * 4
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"min_new_tokens": 6, "eos_token_id": list(range(40, 96))},
+        {"suppress_tokens": list(range(3, 60)), "begin_suppress_tokens": [70, 71]},
+        {"forced_eos_token_id": 5, "exponential_decay_length_penalty": (2, 1.5)},
+        {"bad_words_ids": [[9, 7], [30]], "encoder_repetition_penalty": 1.5},
+        {"repetition_penalty": 1.3, "encoder_no_repeat_ngram_size": 1},
+    ],
+    ids=lambda fields: next(iter(fields)),
+)
+def test_a_generation_config_means_the_same_there(tiny_family, device, fields):
+    config = GenerationConfig(**{"max_new_tokens": 8, "eos_token_id": 2, **fields})
+    texts = [
+        built(tiny_family, stacks(tiny_family)["two levels"], where)
+        .generate([5, 9, 7], generation_config=config)
+        .token_ids
+        for where in ("cpu", device)
+    ]
+    assert texts[0] == texts[1]
 
 
 def test_graphs_can_be_switched_off(tiny_family, pretended):

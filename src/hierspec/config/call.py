@@ -132,7 +132,7 @@ class CallOptions:
         vocab_size, count, options = model.vocab_size, len(ids), self
         if self.generation_config is not None:
             starts = [split_prompt(model, prompt) for prompt in ids]
-            options = self._with_config(starts, vocab_size, eos_token_ids)
+            options = self._with_config(starts, model, eos_token_ids)
         sampling = _sampling_params(options.sampling, options.params, count)
         for token, _ in (pair for params in sampling for pair in params.logit_bias):
             if token >= vocab_size:
@@ -184,11 +184,11 @@ class CallOptions:
         ]
 
     def _with_config(
-        self, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
+        self, prompts: Sequence[SplitPrompt], model: LanguageModel, eos_token_ids: frozenset[int]
     ) -> CallOptions:
         """Return the options with what ``generation_config`` sets, which no other may set too."""
         config = self.generation_config
-        settings = generation_config.convert_config(config, prompts, vocab_size, eos_token_ids)
+        settings = generation_config.convert_config(config, prompts, model, eos_token_ids)
         given = {"sampling": self.sampling, "stop": self.stop, **self.params}
         given["eos_token_id"] = self.eos_token_id
         if "max_new_tokens" in settings and self.max_new_tokens != MAX_NEW_TOKENS:
@@ -368,7 +368,7 @@ def _criteria_test(value: Any) -> StopTest:
     import torch
 
     def is_met(_: int, tokens: Sequence[int]) -> bool:
-        ids = torch.tensor([list(tokens)])
+        ids = torch.tensor([list(tokens)], device="cpu")
         return any(bool(torch.as_tensor(criterion(ids, None)).all()) for criterion in criteria)
 
     return is_met

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.lm.base import LanguageModel
 from hierspec.lm.encoder_decoder import SplitPrompt
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import validate_processors
@@ -78,9 +79,9 @@ def refuse_outputs(config: Any) -> None:
 
 
 def convert_config(
-    config: Any, prompts: Sequence[SplitPrompt], vocab_size: int, eos_token_ids: frozenset[int]
+    config: Any, prompts: Sequence[SplitPrompt], model: LanguageModel, eos_token_ids: frozenset[int]
 ) -> dict[str, Any]:
-    """Return the fields of :class:`.call.CallOptions` that a configuration sets."""
+    """Return the fields of :class:`.call.CallOptions` that a configuration sets for a target."""
     if not hasattr(config, "do_sample") or not hasattr(config, "max_new_tokens"):
         raise HierspecError(
             "generation_config must be a GenerationConfig of transformers, not "
@@ -97,7 +98,7 @@ def convert_config(
     eos_ids = sorted(eos_token_ids) if eos is None else [eos] if isinstance(eos, int) else list(eos)
     stop = config.stop_strings
     options: dict[str, Any] = {
-        "sampling": [_sampling_params(config, prompt, vocab_size, eos_ids) for prompt in prompts],
+        "sampling": [_sampling_params(config, prompt, model, eos_ids) for prompt in prompts],
         "eos_token_id": eos,
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
     }
@@ -121,17 +122,17 @@ def _tokens_left(max_length: int, prompt_len: int) -> int:
 
 
 def _sampling_params(
-    config: Any, prompt: SplitPrompt, vocab_size: int, eos_token_ids: Sequence[int]
+    config: Any, prompt: SplitPrompt, target: LanguageModel, eos_token_ids: Sequence[int]
 ) -> SamplingParams:
     greedy = not config.do_sample
     native = {name: getattr(config, name, None) for name in _NATIVE}
     native = {name: _NATIVE[name] if value is None else value for name, value in native.items()}
-    if not _processors(config, _NEUTRAL, prompt, vocab_size, eos_token_ids):
+    if not _processors(config, _NEUTRAL, prompt, target, eos_token_ids):
         if greedy:
             return SamplingParams(repetition_penalty=native["repetition_penalty"])
         return SamplingParams.make(**native)
     # generate applies native and other processors in an order of its own, so all come from it.
-    processors = _processors(config, native, prompt, vocab_size, eos_token_ids)
+    processors = _processors(config, native, prompt, target, eos_token_ids)
     validate_processors(processors)
     return SamplingParams(temperature=0.0 if greedy else 1.0, logits_processors=tuple(processors))
 
@@ -140,7 +141,7 @@ def _processors(
     config: Any,
     changes: Mapping[str, Any],
     prompt: SplitPrompt,
-    vocab_size: int,
+    target: LanguageModel,
     eos_token_ids: Sequence[int],
 ) -> list[Any]:
     from transformers import GenerationMixin
@@ -148,10 +149,12 @@ def _processors(
     config = copy.deepcopy(config)
     for name, value in changes.items():
         setattr(config, name, value)
-    config._eos_token_tensor = torch.tensor(eos_token_ids) if eos_token_ids else None
+    config._eos_token_tensor = None
+    if eos_token_ids:
+        config._eos_token_tensor = torch.tensor(eos_token_ids, device=target.device)
     if config.max_length is None:
         config.max_length = len(prompt.tokens) + (config.max_new_tokens or 0)
-    text = SimpleNamespace(vocab_size=vocab_size)
+    text = SimpleNamespace(vocab_size=target.vocab_size)
     # A stand-in with the only attributes that the method reads of a model. Callers pass no
     # processors, so what it returns is generate's own list.
     model = SimpleNamespace(
@@ -166,7 +169,9 @@ def _processors(
             model,
             generation_config=config,
             input_ids_seq_length=len(prompt.tokens),
-            encoder_input_ids=torch.tensor([list(prompt.source or prompt.tokens)]),
-            device="cpu",
+            encoder_input_ids=torch.tensor(
+                [list(prompt.source or prompt.tokens)], device=target.device
+            ),
+            device=str(target.device),
         )
     )

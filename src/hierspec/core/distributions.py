@@ -106,7 +106,7 @@ class OneHotDistributions:
 
     def row(self, index: int) -> torch.Tensor:
         """Return one row, which ends at its token."""
-        row = torch.zeros(self.ids[index] + 1, dtype=torch.float64)
+        row = torch.zeros(self.ids[index] + 1, dtype=torch.float64, device="cpu")
         row[-1] = 1.0
         return row
 
@@ -117,8 +117,8 @@ class OneHotDistributions:
         return OneHotDistributions(tuple(self.ids[row] for row in rows))
 
     def dense(self, vocab_size: int) -> torch.Tensor:
-        out = torch.zeros(len(self.ids), vocab_size, dtype=torch.float64)
-        out[torch.arange(len(self.ids)), torch.tensor(self.ids, dtype=torch.long)] = 1.0
+        out = torch.zeros(len(self.ids), vocab_size, dtype=torch.float64, device="cpu")
+        out[range(len(self.ids)), self.ids] = 1.0
         return out
 
     def prob(self, row: int, token: int) -> float:

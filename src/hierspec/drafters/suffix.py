@@ -199,8 +199,8 @@ def _longest_match(
 
 def _shares(followers: dict[int, tuple[int, int]], total: int) -> torch.Tensor:
     """Return each token's share of the occurrences, [1, highest id + 1] float64."""
-    probs = torch.zeros(1, max(followers) + 1, dtype=torch.float64)
+    probs = torch.zeros(1, max(followers) + 1, dtype=torch.float64, device="cpu")
     probs[0, list(followers)] = torch.tensor(
-        [count / total for count, _ in followers.values()], dtype=torch.float64
+        [count / total for count, _ in followers.values()], dtype=torch.float64, device="cpu"
     )
     return probs

@@ -42,10 +42,10 @@ def tee_to_streamer(
                 f"{method}(): pass one of transformers' streamers"
             )
     if len(prompt_ids):
-        streamer.put(torch.tensor([list(prompt_ids)]))
+        streamer.put(torch.tensor([list(prompt_ids)], device="cpu"))
     try:
         for event in events:
-            streamer.put(torch.tensor([event.token_id]))
+            streamer.put(torch.tensor([event.token_id], device="cpu"))
             yield event
     finally:
         streamer.end()

@@ -197,8 +197,8 @@ def _validate_forward(model_kwargs: Mapping[str, Any], padding: list[int], width
             raise HierspecError(f"hierspec gives the model token ids alone: leave {name} out")
     positions = model_kwargs.get("position_ids")
     if positions is not None:
-        expected = torch.arange(width) - torch.tensor(padding)[:, None]
-        given = positions[..., -width:].cpu()
+        given = positions[..., -width:]
+        expected = torch.arange(width, device=given.device) - given.new_tensor(padding)[:, None]
         if bool(((given != expected) & (expected >= 0)).any()):
             raise HierspecError(
                 "hierspec counts positions from a row's first token: leave position_ids out"
@@ -354,7 +354,10 @@ def _padding(input_ids: torch.Tensor, mask: torch.Tensor | None) -> list[int]:
     pads = (mask == 0).sum(-1).tolist()
     for row, pad in zip(mask, pads, strict=True):
         if bool((row[:pad] != 0).any()):
-            raise HierspecError("pad on the left: set tokenizer.padding_side = 'left'")
+            raise HierspecError(
+                "pad on the left: set tokenizer.padding_side = 'left' (if a prompt has the pad "
+                "token in its text, give attention_mask)"
+            )
     return pads
 
 

@@ -41,7 +41,7 @@ class RunsInSteps:
                 for span, states, part in zip(spans, outputs, parts, strict=True):
                     _rows(states, span).copy_(part)
             found = [picked(*each) for each in scored]
-            h = torch.cat(found) if found else torch.empty(0, self.hidden_size)
+            h = torch.cat(found) if found else torch.empty(0, self.hidden_size, device=self.device)
         # Outside inference mode, so that callers may write into the scores they get.
         with torch.no_grad():
             return self.head(h) if found else h

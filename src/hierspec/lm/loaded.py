@@ -221,9 +221,10 @@ def why_own_layers(model: Any) -> str | None:
 def _rotates_as_configured(model: Any) -> bool:
     """Return whether positions are encoded as the configuration, which may be edited, says."""
     last = min(model.config.max_position_embeddings, _FAR) - 1
-    positions = torch.tensor([[0, 1, last]])
+    positions = torch.tensor([[0, 1, last]], device="cpu")
     with torch.no_grad():
-        cos, sin = model.get_decoder().rotary_emb(torch.zeros(1, 1, 1), positions)
+        h = torch.zeros(1, 1, 1, dtype=torch.float32, device="cpu")
+        cos, sin = model.get_decoder().rotary_emb(h, positions)
     ours = rotations(model.config, last + 1)[positions[0]]
     half = ours.shape[1]
     theirs = torch.complex(cos[0, :, :half], sin[0, :, :half])
@@ -243,7 +244,7 @@ def _pack(model: Any, name: str, free: bool) -> Taken:
     library, watch = load_kernels(), Watch(model, name)
     known_by = fingerprint(model) if free else ""
     assert library is not None
-    ids = torch.arange(min(8, model.config.max_position_embeddings)) * 7 + 3
+    ids = torch.arange(min(8, model.config.max_position_embeddings), device="cpu") * 7 + 3
     ids %= model.config.vocab_size
     with torch.no_grad():
         theirs = model(input_ids=ids[None], use_cache=False).logits[0].double()

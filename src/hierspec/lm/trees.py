@@ -143,12 +143,12 @@ class Branches:
         ``window``: how many positions a token attends to, its own among them; ``None``: all.
         """
         end = start + n
-        mask = torch.zeros(n, end, dtype=torch.bool)
+        mask = torch.zeros(n, end, dtype=torch.bool, device="cpu")
         for row in range(n):
             text_len, path = self.path_to(start + row)
             mask[row, :text_len] = True
             mask[row, path] = True
         if window is not None:
-            positions = torch.tensor(self.positions(0, end))
+            positions = torch.tensor(self.positions(0, end), device="cpu")
             mask &= positions[None] > positions[start:, None] - window
         return mask

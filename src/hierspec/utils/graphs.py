@@ -180,7 +180,7 @@ def upload(out: torch.Tensor, values: Sequence[Any] | np.ndarray) -> None:
 
     The copy starts in pinned memory, which torch's allocator does not reuse before the copy ends.
     """
-    host = torch.tensor(values, dtype=out.dtype)
+    host = torch.tensor(values, dtype=out.dtype, device="cpu")
     out.copy_(host if out.device.type == "cpu" else pin(host), non_blocking=True)
 
 

@@ -53,7 +53,7 @@ class Read:
 def sent(values: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
     """Return numbers of the host as a tensor on a device, which is not waited for."""
     if device.type == "cpu":
-        return torch.tensor(values, dtype=dtype)
+        return torch.tensor(values, dtype=dtype, device=device)
     out = torch.empty(np.shape(values), dtype=dtype, device=device)
     upload(out, values)
     return out

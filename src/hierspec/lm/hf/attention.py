@@ -110,7 +110,7 @@ def with_tree_masks(module: nn.Module, masks: Sequence[str], span: Span) -> Any:
     """
     assert span.branches is not None
     end = span.start + span.n
-    stored = torch.tensor(span.branches.positions(0, end))
+    stored = torch.tensor(span.branches.positions(0, end), device="cpu")
     for name in masks:
         *path, buffer_name = name.split(".")
         mask = module.get_buffer(name)[0, 0]

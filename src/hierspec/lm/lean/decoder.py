@@ -212,7 +212,8 @@ class LeanBackend(RunsInSteps):
         end = start + n
         if branches is not None:
             hidden = ~branches.attention_mask(start, n, window)
-            mask = torch.zeros(n, end, dtype=self.attention_dtype).masked_fill_(hidden, -math.inf)
+            mask = torch.zeros(n, end, dtype=self.attention_dtype, device=hidden.device)
+            mask.masked_fill_(hidden, -math.inf)
             return 0, self._repeat_for_groups(mask)
         first = 0 if window is None else max(0, start + 1 - window)
         if n == 1 or (start == 0 and (window is None or n <= window)):

@@ -124,7 +124,7 @@ def rotations(config: Any, length: int) -> torch.Tensor:
     if kind in ("default", "llama3"):  # without transformers, which takes a second to import
         heads = config.num_attention_heads
         dim = getattr(config, "head_dim", None) or config.hidden_size // heads
-        exponents = torch.arange(0, dim, 2, dtype=torch.float) / dim
+        exponents = torch.arange(0, dim, 2, dtype=torch.float, device="cpu") / dim
         frequencies, scale = 1.0 / (rope["rope_theta"] ** exponents), 1.0
         if kind == "llama3":
             frequencies = _stretched(frequencies, rope)
@@ -132,7 +132,7 @@ def rotations(config: Any, length: int) -> torch.Tensor:
         from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
         frequencies, scale = ROPE_INIT_FUNCTIONS[kind](config, torch.device("cpu"))
-    angles = torch.arange(length).float()[:, None] * frequencies.float()
+    angles = torch.arange(length, device="cpu").float()[:, None] * frequencies.float()
     return torch.complex(angles.cos() * scale, angles.sin() * scale)
 
 

@@ -58,6 +58,7 @@ def is_quick(shape: LlamaShape) -> bool:
     return shape.num_layers * per_layer <= _QUICK
 
 
+@torch.autocast("cpu", enabled=False)
 def calibrated_copy(backend: NativeBackend, bits: int) -> NativeBackend:
     """Return the model in fewer bits, as :meth:`.NativeBackend.copy_in`, calibrated once.
 

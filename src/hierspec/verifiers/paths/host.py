@@ -87,7 +87,7 @@ class _Residuals:
 
     def __init__(self, p: Distributions, q: Distributions) -> None:
         self._p, self._q = p, q
-        self._key, self._last = (-1, 0.0), torch.empty(0)
+        self._key, self._last = (-1, 0.0), torch.empty(0, device="cpu")
 
     def row(self, k: int, w: float) -> torch.Tensor:
         if self._key != (k, w):
