@@ -141,8 +141,6 @@ def test_a_measurement_without_its_parts_is_damaged(whole):
     measured = {**whole["temperatures"]["0.0"], "costs": alone}
     with pytest.raises(ValueError, match="damaged"):
         from_dict({**whole, "temperatures": {"0.0": measured}}).estimates(0.0)
-    with pytest.raises(ValueError, match="block and tokenwise"):
-        from_dict(whole).estimates(0.0, rule="naive")
 
 
 def test_every_key_of_the_file_is_documented(whole):

@@ -9,7 +9,7 @@ import numpy as np
 
 from hierspec.planner.estimates import LONGEST_DRAFT, Estimates
 
-from .schema import AtTemperature, MeasuredClass, MeasuredModel, MeasuredPair, Rule, TimeSummary
+from .schema import AtTemperature, MeasuredClass, MeasuredModel, MeasuredPair, TimeSummary
 
 
 def estimates(
@@ -18,13 +18,8 @@ def estimates(
     measured: AtTemperature,
     *,
     max_budget: int,
-    rule: Rule = "block",
 ) -> Estimates:
-    """Build the planner's estimates from one temperature's measurements.
-
-    Args:
-        rule: the verification rule whose survival curves are taken.
-    """
+    """Build the planner's estimates from one temperature's measurements."""
     count, size = len(models), LONGEST_DRAFT + 1
     costs = _Costs(models, measured)
     draft_ms, first_step_extra_ms = costs.drafts(size)
@@ -38,9 +33,9 @@ def estimates(
         joint_survival: dict[int, np.ndarray] = {}
         for pair in measured.pairs:
             i, k, known = pair.drafter, pair.verifier, curves(pair)
-            survival[i, k] = extend_curve(np.asarray(known.curve(rule)), size)
+            survival[i, k] = extend_curve(np.asarray(known.block), size)
             if known.joint:
-                joint = np.asarray(known.joint[rule])
+                joint = np.asarray(known.joint["block"])
                 joint_survival.setdefault(i, np.zeros((count, *joint.shape)))[k] = joint
         verify_ms = call_ms.copy()
         # A token also costs what the caller's loop does with it; a call yields E[tokens] of them.

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal, cast, get_args
+from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
@@ -23,11 +23,11 @@ from hierspec.utils.schema import Integer
 
 from .estimates import estimates
 from .schema import (
-    RULES_FOR_SEVERAL_DRAFTS,
+    RULE,
+    RULE_FOR_SEVERAL_DRAFTS,
     AtTemperature,
     MeasuredModel,
     MeasuredSettings,
-    Rule,
     TargetObject,
     TemperatureKey,
 )
@@ -35,7 +35,6 @@ from .schema import (
 KIND, SCHEMA_VERSION = "hierspec-profile", 1
 DESCRIPTION = "the profile"  # in refusals to write one
 _CHECKSUM = "checksum"  # of the other keys
-RULES: tuple[Rule, ...] = get_args(Rule)
 
 
 class Profile(FrozenRecord):
@@ -77,30 +76,18 @@ class Profile(FrozenRecord):
         table = self.temperatures
         return next(table[label] for label in table if float(label) == temperature)
 
-    def estimates(
-        self,
-        temperature: float = 0.0,
-        *,
-        max_budget: int | None = None,
-        rule: str = "block",
-    ) -> Estimates:
+    def estimates(self, temperature: float = 0.0, *, max_budget: int | None = None) -> Estimates:
         """Return what the planner reads, for the measured temperature nearest to this one.
 
-        Args:
-            rule: ``block`` or ``tokenwise``, for all levels.
-
         Raises:
-            HierspecError: no such rule, or the profile names models or calls that it does not hold.
+            HierspecError: the profile names models or calls that it does not hold.
         """
-        if rule not in RULES:
-            raise HierspecError(f"profiles know the rules {' and '.join(RULES)}, not {rule!r}")
         try:
             return estimates(
                 self.models,
                 self.memory,
                 self.measured(self.nearest(temperature)),
                 max_budget=max_budget or self.max_measured,
-                rule=cast(Rule, rule),
             )
         except HierspecError:
             raise
@@ -109,22 +96,22 @@ class Profile(FrozenRecord):
                 f"the profile is damaged ({type(error).__name__}: {error}): measure it again"
             ) from error
 
-    def hierarchy(self, chain: Chain, rule: str = "block") -> dict[str, Any]:
+    def hierarchy(self, chain: Chain) -> dict[str, Any]:
         """Return a chain of this profile's models as a hierarchy file."""
         several = not chain.plain and self.models[chain.models[0]].makes_several
         return {
             "target": dict(self.target),
-            "levels": self._levels(chain, rule),
-            "verify": RULES_FOR_SEVERAL_DRAFTS[cast(Rule, rule)] if several else rule,
+            "levels": self._levels(chain),
+            "verify": RULE_FOR_SEVERAL_DRAFTS if several else RULE,
         }
 
-    def _levels(self, chain: Chain, rule: str) -> list[dict[str, Any]]:
+    def _levels(self, chain: Chain) -> list[dict[str, Any]]:
         def level(i: int, budget: int, verifies: bool) -> dict[str, Any]:
             measured_level = self.models[i].level
             assert measured_level is not None, "the target drafts for nobody"
             fields: dict[str, Any] = {"num_speculative_tokens": budget}
             if verifies:
-                fields |= {"verify": rule}
+                fields |= {"verify": RULE}
                 fields |= {"bonus": False} if i in chain.dropped_bonus else {}
             return {**measured_level, **fields}
 

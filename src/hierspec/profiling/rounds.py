@@ -23,7 +23,7 @@ from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.scores import ScoreRows, distributions
 
 from .candidates import CandidatePool
-from .schema import RULES_FOR_SEVERAL_DRAFTS
+from .schema import RULE, RULE_FOR_SEVERAL_DRAFTS
 
 MAX_ENTRIES = 2**24  # of one model's distributions held at once: 64 MB in float32
 MAX_BATCH = 32  # texts in one batch: their caches are held at the same time
@@ -62,7 +62,7 @@ def build_levels(
     pool: CandidatePool, verifier: int = -1, drafter: int | None = None, budget: int = 0
 ) -> Verify:
     """Build a hierarchy of one level, or of two; default: the target alone."""
-    levels, rule = list[NumberedConfig](), "block"
+    levels, rule = list[NumberedConfig](), RULE
     if drafter is not None:
         low = pool.members[drafter]
         level = NumberedConfig(
@@ -74,7 +74,7 @@ def build_levels(
         )
         levels.append(level)
         if low.num_drafts > 1:
-            rule = RULES_FOR_SEVERAL_DRAFTS["block"]
+            rule = RULE_FOR_SEVERAL_DRAFTS
 
     def model_and_name(level: Any, _: str) -> tuple[Any, str]:
         member = pool.members[verifier if level is None else level.model]

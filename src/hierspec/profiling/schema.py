@@ -17,8 +17,7 @@ from hierspec.utils.schema import Integer, Number, validate
 from hierspec.utils.validation import validate_temperature
 
 Rule = Literal["block", "tokenwise"]
-# The rule used instead for several drafts; the two are the same for a single draft.
-RULES_FOR_SEVERAL_DRAFTS: dict[Rule, str] = {"block": "traversal", "tokenwise": "rrs"}
+RULE, RULE_FOR_SEVERAL_DRAFTS = "block", "traversal"  # of plans; the same for a single draft
 SurvivalCurve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
 JointSurvival = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
 
@@ -76,9 +75,6 @@ class Survival(FrozenRecord):
 
     block: SurvivalCurve
     tokenwise: SurvivalCurve
-
-    def curve(self, rule: Rule) -> SurvivalCurve:
-        return self.block if rule == "block" else self.tokenwise
 
 
 class MeasuredClass(Survival):

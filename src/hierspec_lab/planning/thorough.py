@@ -2,7 +2,7 @@
 
 No model is left out, every pair is timed at all lengths, acceptance is measured on the prompts,
 too, and calls are timed in a long context: plans can then be compared for texts of any length
-(:func:`in_context`).
+(:func:`in_context`) and under another rule (:func:`under_tokenwise`).
 """
 
 from __future__ import annotations
@@ -22,8 +22,11 @@ from hierspec.profiling.schema import (
     CallSamples,
     ContextSlope,
     FollowedPair,
+    JointSurvival,
+    MeasuredClass,
     MeasuredContext,
     MeasuredCost,
+    MeasuredPair,
     PairAgreement,
     TimeSummary,
 )
@@ -134,6 +137,30 @@ measure = partial(measure_stages, stages=ThoroughStages)
 
 def _checks(times: Mapping[costs.ModelPair, CallSamples]) -> Times:
     return {pair: found.check for pair, found in times.items()}
+
+
+def under_tokenwise(profile: Profile) -> Profile:
+    """Return a profile as if ``block`` kept what the rule ``tokenwise`` keeps."""
+
+    def class_of(curves: MeasuredClass) -> MeasuredClass:
+        update = {"block": curves.tokenwise, "joint": _of_tokenwise(curves)}
+        return curves.model_copy(update=update)
+
+    def pair_of(pair: MeasuredPair) -> MeasuredPair:
+        survival = pair.survival.model_copy(update={"block": pair.survival.tokenwise})
+        classes = [class_of(curves) for curves in pair.classes]
+        update = {"survival": survival, "classes": classes, "joint": _of_tokenwise(pair)}
+        return pair.model_copy(update=update)
+
+    temperatures = {
+        label: measured.model_copy(update={"pairs": [pair_of(pair) for pair in measured.pairs]})
+        for label, measured in profile.temperatures.items()
+    }
+    return profile.model_copy(update={"temperatures": temperatures})
+
+
+def _of_tokenwise(curves: MeasuredClass | MeasuredPair) -> dict[str, JointSurvival]:
+    return {"block": curves.joint["tokenwise"]} if curves.joint else {}
 
 
 def in_context(profile: Profile, context: float) -> Profile:

@@ -7,10 +7,12 @@ import pytest
 from profiling_cases import PROMPTS, SMALL, made, save_model
 
 from hierspec import TargetConfig
+from hierspec.planner.estimates import Chain
+from hierspec.planner.latency import latency
 from hierspec.profiling.candidates import parse
 from hierspec.profiling.profile import from_dict
 from hierspec_lab.planning import thorough
-from hierspec_lab.planning.thorough import in_context, measure
+from hierspec_lab.planning.thorough import in_context, measure, under_tokenwise
 
 
 @pytest.fixture(scope="module")
@@ -64,6 +66,15 @@ def profile(**changes):
 
 def estimated(found, context):
     return in_context(found, context).estimates()
+
+
+def test_tokenwise_keeps_less():
+    known, chain = profile(), Chain((0, 1), (2,))
+    block, tokenwise = known.estimates(), under_tokenwise(known).estimates()
+    np.testing.assert_allclose(
+        tokenwise.survival[0, 1, :3], [1, (0.25 + 0.4) / 2, (0.0625 + 0.16) / 2]
+    )
+    assert latency(tokenwise, chain).ms_per_token > latency(block, chain).ms_per_token
 
 
 def test_longer_contexts_cost_more():

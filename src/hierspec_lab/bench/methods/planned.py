@@ -21,17 +21,17 @@ from hierspec.planner.online.controller import OnlineController
 from hierspec.planner.plan import Plan
 from hierspec.profiling.auto import control_chain, plan_of
 from hierspec.profiling.candidates import default_names, parse
-from hierspec.profiling.profile import RULES, Profile, from_dict
-from hierspec.profiling.schema import RULES_FOR_SEVERAL_DRAFTS
+from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
 from hierspec.zoo.registry import is_shipped
-from hierspec_lab.planning.thorough import in_context, measure
+from hierspec_lab.planning.thorough import in_context, measure, under_tokenwise
 
 from .base import Method
 from .ours import BenchModels, HierarchyMethod
 
 _PLACES = 96  # at which drafts are tried, in all: as many as by the profiler's own defaults
+_RULES = {"traversal": "block", "rrs": "tokenwise"}  # of several drafts → of one, in profiles
 _LONGEST_TEXT = 256  # tokens to profile on at most, however many are measured
 
 
@@ -167,7 +167,8 @@ def predicted_ms(
     if chain_and_rule is None:
         return None
     chain, rule = chain_and_rule
-    estimates = in_context(profile, context).estimates(temperature, rule=rule)
+    profile = in_context(under_tokenwise(profile) if rule == "tokenwise" else profile, context)
+    estimates = profile.estimates(temperature)
     try:
         ms = latency(estimates, chain).ms_per_token
     except (HierspecError, IndexError):  # a pair that was not measured, a budget beyond the curves
@@ -202,9 +203,7 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
             dropped.append(numbers[-1])
     rule = None  # the rule's name in the profile, where the lowest level proposes several drafts
     if levels and levels[0].num_drafts > 1:
-        rule = next(
-            (single for single, of in RULES_FOR_SEVERAL_DRAFTS.items() if of == config.verify), None
-        )
+        rule = _RULES.get(config.verify)
     order, appended = "chain", 0
     if tail and len(levels) == 1:  # no level verifies
         order, numbers, budgets = "horizontal", numbers[::-1], budgets[::-1]
@@ -213,7 +212,7 @@ def chain_of(profile: Profile, configuration: Mapping[str, Any]) -> tuple[Chain,
             return None
         appended = budgets.pop()
     rules = {rule or config.verify, *(level.verify or "tokenwise" for level in levels[1:])}
-    if len(rules) > 1 or not rules <= set(RULES) or numbers != sorted(set(numbers)):
+    if len(rules) > 1 or not rules <= {*_RULES.values()} or numbers != sorted(set(numbers)):
         return None
     models = (*numbers, len(profile.models) - 1)
     return Chain(models, tuple(budgets), order, appended, tuple(dropped)), rule or config.verify
