@@ -48,6 +48,8 @@ def test_objects_are_read_from_toml_and_json(tmp_path):
     other.write_text('{"a": 1}')
     for path in (toml, other):
         assert read_object(path, "settings file", "") == {"a": 1}
+    (tmp_path / "S.TOML").write_text("a = 1")
+    assert read_object(tmp_path / "S.TOML", "settings file", "") == {"a": 1}
     toml.write_text("a =")
     with pytest.raises(HierspecError, match=r"s\.toml: not valid TOML"):
         read_object(toml, "settings file", "")

@@ -8,6 +8,7 @@ import torch
 
 from hierspec.utils import threads
 from hierspec.utils.files import (
+    cache_folder,
     read_text,
     validate_folder_writable,
     validate_writable,
@@ -66,6 +67,7 @@ def test_what_is_no_file_can_be_written_to():
         ("", "it is a folder; name a file in it$"),
         ("file/x", "file is not a folder; name another file$"),
         ("/proc/x", r"no file can be made in /proc \(.*\); name another file$"),
+        ("long" * 100 + "/x", r"no file can be made in .*\(File name too long\); name another"),
     ],
 )
 def test_what_could_not_be_written_is_refused(tmp_path, path, says):
@@ -79,6 +81,13 @@ def test_folders_that_could_not_be_written_into_are_refused(tmp_path, path):
     (tmp_path / "file").touch()
     with pytest.raises(ValueError, match=r"^cannot write text to .*; name another folder$"):
         validate_folder_writable(tmp_path / path, tmp_path / path, "text")
+
+
+def test_the_cache_is_where_the_variable_says(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for said in ("~/kept", str(tmp_path / "kept")):  # no shell expands what a Dockerfile sets
+        monkeypatch.setenv("HIERSPEC_CACHE", said)
+        assert cache_folder("part") == tmp_path / "kept" / "part"
 
 
 def test_threads_have_a_bound(monkeypatch):

@@ -39,7 +39,7 @@ def examine() -> dict[str, dict[str, Any]]:
     try:
         profiles = cache_folder("profiles")
         profile_cache = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
-    except HierspecError as error:
+    except (HierspecError, OSError) as error:
         profile_cache = str(error)
     names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}

@@ -47,7 +47,7 @@ def read_object(path: Path, noun: str, fix: str) -> dict[str, Any]:
         HierspecError: it cannot be read, or holds no such object; names the file.
     """
     text = read_text(path, f"the {noun}", fix)
-    if path.suffix != ".toml":
+    if path.suffix.lower() != ".toml":
         return json_object(text, str(path), f"a {noun}")
     try:
         return tomllib.loads(text)

@@ -187,7 +187,7 @@ def validate_writable(path: Path, noun: str, fix: str = "name another file") -> 
     Raises:
         HierspecError: the path cannot be written, or is a folder.
     """
-    if path.is_dir():
+    if os.path.isdir(path):
         raise HierspecError(f"cannot write {noun} to {path}: it is a folder; name a file in it")
     if not _is_special(path):
         validate_folder_writable(path.resolve().parent, path, noun, fix)
@@ -230,7 +230,7 @@ def locked(path: Path, noun: str, message: str) -> Iterator[None]:
     Raises:
         HierspecError: another process holds the lock, or the folder cannot be written to.
     """
-    if path.exists() and not path.is_file():
+    if _is_special(path):
         yield
         return
     validate_writable(path, noun)
@@ -292,7 +292,7 @@ def cache_folder(part: str) -> Path:
     """
     base = os.environ.get("HIERSPEC_CACHE")
     if base:
-        return Path(base) / part
+        return expand_user(base) / part
     try:
         caches = Path(os.environ.get("XDG_CACHE_HOME") or "~/.cache").expanduser()
     except RuntimeError:
@@ -319,4 +319,5 @@ def _reason(error: Exception) -> object:
 
 
 def _is_special(path: Path) -> bool:
-    return path.exists() and not path.is_file() and not path.is_dir()
+    # pathlib's raise where a folder may not be entered, before Python 3.14
+    return os.path.exists(path) and not os.path.isfile(path) and not os.path.isdir(path)
