@@ -3,8 +3,7 @@
 A level hands up drafts of random length, of which the level above accepts a random part. Rounds of
 a level are independent, so its number of rounds is a renewal count, and the length of what it hands
 up is the renewal's overshoot. With independent acceptances and fixed prices this is exact for the
-algorithm; with measured survival curves and length-dependent costs it is the general model. P1's
-formula is the same without the overshoot (``overshoot``).
+algorithm; with measured survival curves and length-dependent costs it is the general model.
 
 A search asks for thousands of chains, so chains of one shape are priced together, in arrays
 [T, B]: T - 1 tokens are the longest hand-up, and each of B columns is a chain.
@@ -37,19 +36,16 @@ class Latency:
     spent: tuple[float, ...]
 
 
-def latency(estimates: Estimates, chain: Chain, *, overshoot: bool = True) -> Latency:
+def latency(estimates: Estimates, chain: Chain) -> Latency:
     """Price ``chain``: exactly, or by the general model where curves and costs are measured.
-
-    Args:
-        overshoot: whether a level hands up all it holds; ``False``: exactly its budget [P1].
 
     Raises:
         HierspecError: a level cannot draft for the one above it.
     """
     if estimates.classes:
-        return _mean([latency(part, chain, overshoot=overshoot) for part in estimates.classes])
+        return _mean([latency(part, chain) for part in estimates.classes])
     estimates.validate(chain)
-    ms, tokens = prices(estimates, [chain], overshoot)
+    ms, tokens = prices(estimates, [chain])
     return Latency(float(ms.sum()), float(tokens[0]), tuple(ms[:, 0].tolist()))
 
 
@@ -95,9 +91,7 @@ class PriceCache:
         return np.array([self.ms_by_chain[chain] for chain in chains])
 
 
-def prices(
-    estimates: Estimates, chains: Sequence[Chain], overshoot: bool = True
-) -> tuple[np.ndarray, np.ndarray]:
+def prices(estimates: Estimates, chains: Sequence[Chain]) -> tuple[np.ndarray, np.ndarray]:
     """Price chains of one shape: depth, order, all with tails or none; interleaved, also budgets.
 
     Returns:
@@ -108,7 +102,7 @@ def prices(
         steps = [estimates.step_ms(chain.models[0]) for chain in chains]
         return np.array([steps]), np.ones(len(chains))
     stack = _Stack(estimates, chains)
-    drafts = stack.hand_up(overshoot)
+    drafts = stack.hand_up()
     rejected, full = drafts.kept_by(stack.models[-1])
     tokens = ((stack.lengths + 1) * (rejected + full)).sum(0)  # the token of its own included
     spent = drafts.spent + stack.call_ms(drafts, len(stack.models) - 1)
@@ -158,7 +152,7 @@ class _Stack:
             for bonus in (True, False)
         }
 
-    def hand_up(self, overshoot: bool) -> _Drafts:
+    def hand_up(self) -> _Drafts:
         """Return the drafts that reach the target."""
         if self.shape.order != "chain":
             n, m = self.budgets
@@ -169,7 +163,7 @@ class _Stack:
         drafts = self.draft(0, self.budgets[0])
         tail = self.draft(0, self.tails) if self.shape.tail else None
         for level in range(1, len(self.budgets)):
-            drafts = self.verify(drafts, level, overshoot)
+            drafts = self.verify(drafts, level)
             if tail is not None:
                 drafts = self.join(drafts, tail)
         return drafts
@@ -210,13 +204,11 @@ class _Stack:
 
         return _Drafts(lengths, kept_by, self._row(level, ms), level)
 
-    def verify(self, below: _Drafts, level: int, overshoot: bool) -> _Drafts:
+    def verify(self, below: _Drafts, level: int) -> _Drafts:
         """Run rounds of a level on what is handed up to it until it holds its budget."""
         models, budgets = self.models[level], self.budgets[level]
         rejected, full = below.kept_by(models)
         rounds, lengths = _renewal(_gain(rejected, full, self.bonus[level]), budgets)
-        if not overshoot:
-            lengths = (self.lengths == budgets).astype(np.float64)
         return _Drafts(
             lengths,
             lambda verifiers: self._kept(lengths, models, verifiers),

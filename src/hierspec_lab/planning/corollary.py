@@ -62,8 +62,8 @@ def rounds_from_survival(survival: np.ndarray, longest: int) -> np.ndarray:
 def corollary(estimates: Estimates, chain: Chain) -> Latency:
     """Price a chain by P1's formula: survival curves for α, costs at the length handed up.
 
-    That is the exact model without overshoot, windows and classes of text (MATH §4): drafters are
-    assumed to draft their whole budgets.
+    A level hands up exactly its budget; drafters are assumed to draft their whole budgets, and all
+    texts to be alike (MATH §4).
 
     Raises:
         HierspecError: a level cannot draft for the one above, or the chain has an order, a tail
@@ -74,4 +74,18 @@ def corollary(estimates: Estimates, chain: Chain) -> Latency:
             "P1's formula covers plain chains alone (no tail, order or dropped bonus): use the "
             'exact latency model, "latency_model": "exact"'
         )
-    return latency(replace(estimates, joint_survival={}, classes=()), chain, overshoot=False)
+    if chain.plain:
+        return latency(replace(estimates, classes=()), chain)
+    estimates.validate(chain)
+    below, *models = chain.models
+    length, *budgets = chain.budgets
+    spent = [estimates.draft_ms[below, length]]
+    for model, budget in zip(models, budgets, strict=False):
+        rounds = rounds_from_survival(estimates.survival[below, model], max(length, budget))
+        spent.append(estimates.verify_ms[below, model, length])
+        spent = [rounds[length, budget] * ms for ms in spent]
+        below, length = model, budget
+    spent.append(estimates.verify_ms[below, models[-1], length])
+    tokens = float(estimates.survival[below, models[-1], : length + 1].sum())
+    ms = tuple(float(level) / tokens for level in spent)
+    return Latency(sum(ms), tokens, ms)
