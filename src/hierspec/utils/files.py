@@ -10,7 +10,7 @@ import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from io import TextIOWrapper
+from io import FileIO
 from pathlib import Path
 from typing import Any, TextIO, TypeVar, cast
 
@@ -57,28 +57,23 @@ def write_atomically(
                 temporary.unlink()
 
 
-class _NamedStream:
-    """A text stream whose errors name the file."""
+class _NamedFile:
+    """A file of text that keeps nothing back, and whose errors name it."""
 
-    def __init__(self, stream: TextIOWrapper, path: Path, noun: str) -> None:
-        self._stream, self._path, self._noun = stream, path, noun
+    def __init__(self, file: FileIO, path: Path, noun: str) -> None:
+        self._file, self._path, self._noun = file, path, noun
 
     def write(self, text: str) -> int:
-        return self._attempt(lambda: self._stream.write(text))
+        rest = memoryview(text.encode())
+        try:
+            while rest:  # a full disk may take a part of it: then the next call fails
+                rest = rest[self._file.write(rest) :]
+        except OSError as error:
+            raise _write_error(self._noun, self._path, error) from None
+        return len(text)
 
     def flush(self) -> None:
-        self._attempt(self._stream.flush)
-
-    def close(self) -> None:
-        self._attempt(self._stream.close)
-
-    def _attempt(self, operation: Callable[[], T]) -> T:
-        try:
-            return operation()
-        except OSError as error:
-            with contextlib.suppress(OSError):  # Python must not write the rest at exit
-                self._stream.detach()
-            raise _write_error(self._noun, self._path, error) from None
+        pass
 
 
 @contextlib.contextmanager
@@ -92,17 +87,11 @@ def text_stream(path: Path, noun: str) -> Iterator[TextIO]:
         HierspecError: the file cannot be opened or, later, written to.
     """
     try:
-        file = path.open("w", encoding="utf-8")
+        file = path.open("wb", buffering=0)
     except (OSError, ValueError) as error:
         raise _write_error(noun, path, error) from None
-    stream = _NamedStream(file, path, noun)
-    try:
-        yield cast(TextIO, stream)
-    except BaseException:
-        with contextlib.suppress(HierspecError, ValueError):
-            stream.close()
-        raise
-    stream.close()
+    with file:
+        yield cast(TextIO, _NamedFile(file, path, noun))
 
 
 def read_text(path: Path, noun: str, fix: str = "") -> str:
