@@ -127,9 +127,9 @@ def train_sibling(
 
 # In the order of training, by their key in the report.
 STAGES: dict[str, Stage] = {
+    "sibling": train_sibling,
     "heads": train_heads,
     "eagle3": train_eagle3,
-    "sibling": train_sibling,
 }
 
 

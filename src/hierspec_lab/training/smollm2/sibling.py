@@ -74,12 +74,8 @@ class SiblingSettings:
         longest: tokens read of a conversation; the rest is left out.
     """
 
-    sizes: tuple[tuple[int, int, int, int], ...] = (
-        (1, 256, 4, 576),
-        (2, 192, 3, 448),
-        (4, 256, 4, 640),
-    )
-    vocabulary: int = 4096
+    sizes: tuple[tuple[int, int, int, int], ...] = ((2, 192, 3, 448),)
+    vocabulary: int = 8192
     minutes: float = 45.0
     batch: int = 4096
     longest: int = 640
