@@ -178,6 +178,7 @@ def train(
     if start_from is not None:
         (network,) = networks.values()
         network.set_tensors(load_file(start_from / "model.safetensors"))
+    teacher = likeliest(store, ids, report_progress)
     schedule = TimedSchedule(
         1,
         (Phase(1.0, 1, settings.batch),),
@@ -188,7 +189,7 @@ def train(
     )
     result = fit(
         nn.ModuleDict(networks),
-        _objective(networks, likeliest(store, ids), store, settings, report_progress),
+        _objective(networks, teacher, store, settings, report_progress),
         schedule,
         folder,
         settings.seed,
@@ -254,7 +255,9 @@ def initial_networks(
 
 
 @torch.no_grad()
-def likeliest(store: FeatureStore, ids: Tensor) -> Likeliest:
+def likeliest(
+    store: FeatureStore, ids: Tensor, report_progress: ReportProgress = lambda stage, share: None
+) -> Likeliest:
     """Return the larger model's likeliest tokens among ``ids`` at every token of a store.
 
     Columns are int32, to take half the memory; probabilities are those among all tokens.
@@ -262,6 +265,7 @@ def likeliest(store: FeatureStore, ids: Tensor) -> Likeliest:
     size = (store.tokens, min(_LIKELIEST, len(ids)))
     found = Likeliest(torch.empty(size, dtype=torch.int32), torch.empty(size, dtype=torch.bfloat16))
     for i, (start, text) in enumerate(zip(store.starts, store.texts, strict=True)):
+        report_progress(f"the model scores its answers: {start // 10_000 * 10} k tokens", 0.08)
         last = store.features(i, 0, len(text.ids))[:, -1]
         scores = store.backend.head(last.to(store.backend.dtype)).float()
         probs, columns = scores.softmax(-1)[:, ids].topk(size[1])
