@@ -115,7 +115,7 @@ def test_names_of_entrants():
     member = PoolMember("a", PromptLookup(2, 4), "prompt_lookup", parse("prompt-lookup"))
     assert isinstance(member.candidate, Candidate)
     assert not member.scores
-    assert not member.can_verify
+    assert not member.candidate.can_verify
     for name in ("entropy", "confidence"):
         window = PoolMember("m", None, "m", parse(f"m,window={name}")).window
         assert window.signal == name

@@ -246,10 +246,6 @@ class PoolMember:
         return not isinstance(self.model, LookUp)
 
     @property
-    def can_verify(self) -> bool:
-        return self.candidate is None or self.candidate.can_verify
-
-    @property
     def survives_on_texts(self) -> bool:
         """Whether scores of a text say how much of its drafts there is accepted."""
         if self.candidate is None or not self.candidate.makes_one:

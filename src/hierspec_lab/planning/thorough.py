@@ -101,8 +101,9 @@ class ThoroughStages(Stages):
             return measured.context
         self.report_share(_LONG)
         first = next((k for _, k in single if members[k].num_drafts == 1), single[0][1])
-        later = [pair for pair in single if pair[1] > first]
-        wanted = [*single, *((first, k) for _, k in later if members[k].can_verify)]
+        verifying = [k for k, one in enumerate(self.pool.candidates) if one.can_verify]
+        later = [k for _, k in single if k > first and k in (*verifying, len(members) - 1)]
+        wanted = [*single, *((first, k) for k in later)]
         calls = costs.timed_calls(wanted, (_CHECKED,))
 
         def time(length: int) -> Times:
