@@ -135,7 +135,7 @@ class Hierarchy:
     def auto(
         cls,
         target: Any = None,
-        drafts: Any = (),
+        drafts: Any = None,
         *,
         temperature: float = 0.0,
         chat: bool = False,
@@ -175,7 +175,7 @@ class Hierarchy:
             raise HierspecError(arguments.AUTO_TOKENIZER)
         arguments.refuse_unknown_arguments(unknown)
         target_config = arguments.target(target)
-        names = arguments.model_names(drafts, "drafts")
+        names = () if drafts is None else arguments.model_names(drafts, "drafts")
         choice = choose(
             target_config,
             names,

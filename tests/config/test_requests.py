@@ -366,8 +366,9 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
     for given in ({"drafts": tokenizer}, {"tokenizer": tokenizer}):
         with pytest.raises(HierspecError, match="auto reads the tokenizer saved beside the model"):
             Hierarchy.auto(model, **given)
-    with pytest.raises(HierspecError, match=r"set model\.config\.name_or_path to that"):
-        Hierarchy.auto(model, drafts=["suffix"])
+    for drafts in (["suffix"], None):
+        with pytest.raises(HierspecError, match=r"set model\.config\.name_or_path to that"):
+            Hierarchy.auto(model, drafts=drafts)
     with pytest.raises(HierspecError, match="input_ids"):
         fast.generate({"input_ids": [IDS], "attention_mask": [[1] * len(IDS)]})
     with pytest.raises(HierspecError, match="several to generate_batch"):
