@@ -160,7 +160,7 @@ def test_what_is_answered_is_not_asked_again(tmp_path):
     batch(source, target)
     whole = target.read_bytes()
     lines = whole.splitlines(keepends=True)
-    for kept, torn in ((2, b""), (3, lines[3][:-1]), (0, lines[0][:25]), (4, b"\0" * 40)):
+    for kept, torn in ((2, b""), (3, lines[3][:-2]), (0, lines[0][:25]), (4, b"\0" * 40)):
         target.write_bytes(b"".join(lines[:kept]) + torn)
         app = Echo()
         reports = batch(source, target, app)
@@ -197,6 +197,21 @@ def test_foreign_outputs_are_left_alone(tmp_path):
     write(source, [request("a", "another"), request("b", "p")])
     with pytest.raises(HierspecError, match="answers another input"):
         batch(source, target)
+
+
+def test_an_answer_without_its_newline_is_one(tmp_path):
+    """Also in another batch's answers, which are not cut before they are refused."""
+    source, target = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
+    batch(write(source, [request("a", "p"), request("b", "p")]), target)
+    whole = target.read_bytes()
+    target.write_bytes(whole[:-1])
+    write(tmp_path / "other.jsonl", [request("c", "p")])
+    with pytest.raises(HierspecError, match="answers another input"):
+        batch(tmp_path / "other.jsonl", target)
+    assert target.read_bytes() == whole
+    target.write_bytes(whole[:-1])
+    batch(source, target)
+    assert target.read_bytes() == whole
 
 
 def test_an_output_that_is_no_file_is_refused():

@@ -71,7 +71,7 @@ class AnswersFile:
         Args:
             line: of the answer, with its newline.
         """
-        answer = _parse_answer(line)
+        answer = read_line(_Answer, line)
         assert answer is not None
         if answer.id in self.ids:
             return False
@@ -103,11 +103,11 @@ class AnswersFile:
             os.close(self._file)
 
     def _recover(self) -> int:
-        """Count the complete answers in the file; return their total size in bytes."""
-        size, first_broken = 0, 0
+        """Count the complete answers in the file, and end the last; return their size in bytes."""
+        size, first_broken, is_ended = 0, 0, True
         with os.fdopen(os.dup(self._file), "rb") as stream:
             for number, line in enumerate(stream, 1):
-                answer = _parse_answer(line)
+                answer = read_line(_Answer, line)
                 if answer is None:
                     first_broken = first_broken or number
                     continue
@@ -119,7 +119,9 @@ class AnswersFile:
                 if problem:
                     raise HierspecError(f"{self.path}, {problem}: name another output")
                 self._count(answer)
-                size += len(line)
+                size, is_ended = size + len(line), line.endswith(b"\n")
+        if not is_ended:  # the last line is whole but for its newline
+            size += os.write(self._file, b"\n")
         if first_broken and not size:  # it may be an answer's truncated beginning
             answer_start = b'{"id": "batch_req_'
             with self.path.open("rb") as stream:
@@ -135,10 +137,6 @@ class AnswersFile:
         if answer.response is None or answer.response.get("status_code") != 200:
             self.num_failures += 1
             self.first_failure = self.first_failure or f"{answer.id}: {answer.message}"
-
-
-def _parse_answer(line: bytes) -> _Answer | None:
-    return read_line(_Answer, line) if line.endswith(b"\n") else None
 
 
 def _cannot_write(path: Path, error: OSError) -> HierspecError:
