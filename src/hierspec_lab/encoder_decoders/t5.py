@@ -106,11 +106,12 @@ class T5Backend(StorageBackend):
     def encode(self, sources: Sequence[Sequence[int]]) -> list[EncodedSource]:
         """Encode sources in one call, padded on the right to one length."""
         sizes, vocab_size = [len(source) for source in sources], self.embedding.weight.shape[0]
-        ids = torch.zeros(len(sources), max(sizes), dtype=torch.long)
+        ids = torch.zeros(len(sources), max(sizes), dtype=torch.long, device="cpu")
         mask = torch.zeros_like(ids)
         for row, source in enumerate(sources):
             # As for the text: a draft model may have no row for the last ids.
-            ids[row, : len(source)] = torch.tensor([i if i < vocab_size else 0 for i in source])
+            known = [i if i < vocab_size else 0 for i in source]
+            ids[row, : len(source)] = torch.tensor(known, device="cpu")
             mask[row, : len(source)] = 1
         encoder = in_eval_mode(self.encoder) if self.encoder.training else self.encoder
         out = encoder(input_ids=ids.to(self.device), attention_mask=mask.to(self.device))
@@ -188,7 +189,7 @@ class T5Backend(StorageBackend):
         """
         size = self.vocab_size
         ids = (torch.arange(8, device=self.device) * 7 + 3) % size
-        sources = [((torch.arange(n) * 5 + 2) % size).tolist() for n in (6, 3)]
+        sources = [[(5 * i + 2) % size for i in range(n)] for n in (6, 3)]
         caches = [self.new_cache(8), self.new_cache(8)]
         steps = ([Span(caches[0], 0, 5)], [Span(caches[0], 5, 3), Span(caches[1], 0, 8)])
         with name_model_in_errors(self), torch.inference_mode():
@@ -235,7 +236,7 @@ class _DistanceBuckets:
         return self.table
 
     def _table(self, count: int) -> torch.Tensor:
-        distance = torch.arange(count)
+        distance = torch.arange(count, device="cpu")
         exact = self.num_buckets // 2
         # In float32, as in transformers: a bucket must not begin one distance later.
         far = torch.log(distance.clamp(min=1).float() / exact) / math.log(self.max_distance / exact)

@@ -262,6 +262,12 @@ def test_log_probabilities_streams_and_races(model):
         assert ours(Hierarchy.from_config(levels), 20, **sampled) == plain
 
 
+def test_torchs_default_device_changes_nothing(model):
+    expected = ours(Hierarchy(model, drafts=[]), 6)
+    with torch.device("meta"):
+        assert ours(Hierarchy(model, drafts=[model]), 6) == expected
+
+
 def test_a_model_in_training_mode_is_run_as_if_it_were_not_and_left_so():
     training = tiny_model("t5", seed=1, dtype=torch.float32, dropout_rate=0.3)
     expected = [theirs(training, source, 12) for source in SOURCES]
