@@ -452,8 +452,8 @@ def sibling_on(domain: str) -> str:
 
 
 def sibling_of(size: str) -> str:
-    """What a size of the sibling is worth."""
-    found = sibling().sizes[size]
+    """What a size of the sibling before was worth."""
+    found = data("sibling-sizes").sizes[size]
     share = shorts(3, found.acceptance, found.cost, between=" | ")
     return f"{share} | {found.draft} | {found.speedup:.2f}×"
 
