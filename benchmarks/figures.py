@@ -11,6 +11,7 @@ import json
 import statistics
 from collections.abc import Callable, Iterable
 from functools import cache
+from itertools import pairwise
 from typing import Any
 
 import common
@@ -449,6 +450,13 @@ def sibling() -> Any:
 def sibling_on(domain: str) -> str:
     found = sibling().figures[domain]
     return f"{shorts(2, found.acceptance, found.agreement)} | {calls(found)}"
+
+
+def times_the_tokens() -> float:
+    """How many times as many tokens the sibling has seen as the one before."""
+    lines = [_Object(seconds=0.0), *sibling().curve]
+    seen = sum(b.tokens_per_s * (b.seconds - a.seconds) for a, b in pairwise(lines))
+    return seen / data("training-curves").curves.sibling.points[-1][0]
 
 
 def sibling_of(size: str) -> str:
