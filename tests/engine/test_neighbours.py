@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tape
 import torch
-from installed import installed
+from installed import LAB, installed
 from stacks import PROMPTS, built, model, stacks
 
 from hierspec import Hierarchy, SamplingParams
@@ -133,7 +133,7 @@ def online(root):
         ("ordinary", "three levels", jumping),
         ("ordinary", "windows", online),
         ("ordinary", "early exits", jumping),
-        ("ordinary", "leading", online),
+        *[("ordinary", "leading", online)] * LAB,
         ("ordinary", "several drafts", jumping),
         ("fixed shapes", "three levels", online),
         ("fixed shapes", "windows", jumping),

@@ -16,14 +16,11 @@ from hierspec.verifiers.soundness import validate
 
 
 def test_unknown_names_list_those_there_are():
-    listed = "block, block-rrs, branch, .*leading, .*match, .*rrs, .*traversal"
+    listed = "block, block-rrs, branch, .*match, .*rrs, .*traversal"
     with pytest.raises(ValueError, match=listed):
         get("blockwise")
     with pytest.raises(ValueError, match="no option"):
         get("block", top_m=2)
-    with pytest.raises(ValueError, match="at least 1"):
-        get("leading", top_m=0)
-    assert get("leading", top_m=2) == get("leading", top_m=2) != get("leading")
 
 
 def test_branch_is_block():

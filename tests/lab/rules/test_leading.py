@@ -18,6 +18,12 @@ from hierspec.verifiers.verify import verify_batch
 from hierspec_lab.rules.leading import leading_tokens
 
 
+def test_its_option_makes_it_another_rule():
+    with pytest.raises(ValueError, match="at least 1"):
+        get("leading", top_m=0)
+    assert get("leading", top_m=2) == get("leading", top_m=2) != get("leading")
+
+
 def test_greedy_leading_reads_scores_and_breaks_ties_by_id():
     scores = torch.tensor([[5.0, 4.0, 4.0, 1.0], [0.0, 2.0, 2.0, 2.0], [3.0, 2.0, 1.0, 0.0]])
     rule = get("leading", top_m=2)
