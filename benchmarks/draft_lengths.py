@@ -19,8 +19,8 @@ import common
 import hierspec
 from hierspec.core.windows import EntropyWindow, FixedWindow, Window
 from hierspec.methods.draft_model import DraftModelConfig
-from hierspec.zoo.registry import MID_ACCEPTANCE
 from hierspec_lab.acceptance.window import AcceptanceWindow
+from hierspec_lab.families.code import MID_ACCEPTANCE_NAME
 
 LENGTHS = (2, 4, 8)
 ENTROPIES = (1.0, 2.0)
@@ -84,7 +84,7 @@ def main() -> None:
     parser.add_argument("prompts", type=Path, nargs="+")
     parser.add_argument("--target", default="zoo:trunk")
     parser.add_argument("--draft", default="zoo:mid")
-    parser.add_argument("--head", default=MID_ACCEPTANCE)
+    parser.add_argument("--head", default=MID_ACCEPTANCE_NAME)
     parser.add_argument("--count", type=int, default=12, help="prompts of each file")
     parser.add_argument("--tokens", type=int, default=64)
     parser.add_argument("--context", type=int, default=256, help="last tokens of a prompt")

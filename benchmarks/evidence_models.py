@@ -31,6 +31,7 @@ from torch import nn
 from hierspec.lm.weights import build_hf_model
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import registry
+from hierspec_lab.families.code import DATA
 from hierspec_lab.training.family import corpus
 from hierspec_lab.training.fit import Losses, Objective, Phase, TimedSchedule, TrainingStep, fit
 from hierspec_lab.training.losses import soft_cross_entropy
@@ -185,7 +186,7 @@ def train(
     card["parameters"] = sum(parameter.numel() for parameter in model.parameters())
     model.save_pretrained(folder / spec.name)
     for file in ("tokenizer.json", "tokenizer_config.json"):
-        shutil.copy(registry.DATA / file, folder / spec.name / file)
+        shutil.copy(DATA / file, folder / spec.name / file)
     return card
 
 
@@ -197,7 +198,7 @@ def main() -> None:
     parser.add_argument("--name", default="evidence-models", help="of the file of results")
     args = parser.parse_args()
     text = corpus.load_corpus()
-    tokenizer = Tokenizer.from_file(str(registry.DATA / "tokenizer.json"))
+    tokenizer = Tokenizer.from_file(str(DATA / "tokenizer.json"))
     stream = corpus.training_stream(text, tokenizer, seed=0)
     cut = HeldOutWindows(count=64, width=READ + WRITTEN - 1)
 

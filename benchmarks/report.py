@@ -37,7 +37,7 @@ part of the package.
 
 `zoo:large` is a **synthetic cost with a real distribution**: the trained trunk, made wider and
 deeper at load time until a token costs what 116 M parameters cost, with a law that stays near the
-trunk's (eps sets how near; the [model card](../src/hierspec/zoo/data/MODEL_CARD.md) has
+trunk's (eps sets how near; the [model card](../src/hierspec_lab/families/data/MODEL_CARD.md) has
 α(trunk, large) for each). It says what a hierarchy does with models of these costs and
 acceptances. It does not say that your pair of models has them.
 """

@@ -1,4 +1,4 @@
-"""A tiny model that chats: random weights, the shipped family's tokenizer, a chat template."""
+"""A tiny model that chats: random weights, the tokenizer of ``zoo:tiny``, a chat template."""
 
 from pathlib import Path
 
@@ -18,7 +18,7 @@ TURNS = (  # a text of it begins every longer one, as training wants
 def save_chat(folder: Path, template: str = TEMPLATE, **changes) -> str:
     """The model's folder."""
     save_tiny("llama", folder, dtype=torch.float32, vocab_size=4096, **changes)
-    tokenizer = AutoTokenizer.from_pretrained(registry.resolve("zoo:small").tokenizer_path)
+    tokenizer = AutoTokenizer.from_pretrained(registry.resolve("zoo:tiny").tokenizer_path)
     tokenizer.chat_template = template
     tokenizer.save_pretrained(folder)
     return str(folder)

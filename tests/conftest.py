@@ -1,12 +1,16 @@
 """Shared set-up: one thread (tiny tensors, shared machines), no hub, models built once."""
 
+import contextlib
 import gc
+import hashlib
 import os
 import re
 import signal
+import subprocess
 import sys
 import tomllib
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
@@ -20,8 +24,14 @@ import pytest
 # may be of another checkout, or older. Before any import of the package, which looks for them.
 CHECKOUT = Path(__file__).resolve().parents[1]
 ENTRY_POINTS = CHECKOUT / ".pytest_cache" / "entry_points"
+NAMED_MODELS = CHECKOUT / "tests" / "named_models"  # zoo:tiny, an installed package's model
 if "PYTEST_XDIST_WORKER" not in os.environ:
     declared = tomllib.loads((CHECKOUT / "pyproject.toml").read_text())["project"]["entry-points"]
+    declared["hierspec.models"] |= {
+        "tiny": "tiny_zoo:TINY",
+        "tiny-draft": "tiny_zoo:DRAFT",
+        "tiny-ngram": "tiny_zoo:NGRAM",
+    }
     file = ENTRY_POINTS / "hierspec_checkout-0.dist-info" / "entry_points.txt"
     file.parent.mkdir(parents=True, exist_ok=True)
     file.write_text(
@@ -31,8 +41,20 @@ if "PYTEST_XDIST_WORKER" not in os.environ:
         )
     )
     inherited = filter(None, [os.environ.get("PYTHONPATH")])
-    os.environ["PYTHONPATH"] = os.pathsep.join([str(ENTRY_POINTS), *inherited])
-sys.path.insert(0, str(ENTRY_POINTS))
+    os.environ["PYTHONPATH"] = os.pathsep.join([str(ENTRY_POINTS), str(NAMED_MODELS), *inherited])
+    script = NAMED_MODELS / "tiny_zoo.py"
+    version = f"{hashlib.sha256(script.read_bytes()).hexdigest()[:12]}-{sys.version_info.minor}"
+    models = CHECKOUT / ".pytest_cache" / f"tiny_zoo-{version}"
+    os.environ["HIERSPEC_TINY_ZOO"] = str(models)
+    if not models.is_dir():
+        paths = [str(CHECKOUT / "src"), str(CHECKOUT / "tests"), os.environ["PYTHONPATH"]]
+        env = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+        with TemporaryDirectory(dir=models.parent, ignore_cleanup_errors=True) as folder:
+            written = Path(folder) / "models"
+            subprocess.run([sys.executable, script, written], env=env, check=True)
+            with contextlib.suppress(OSError):  # another run was faster
+                written.rename(models)
+sys.path[:0] = [str(ENTRY_POINTS), str(NAMED_MODELS)]
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     # What a shell runs in the background ignores Ctrl-C, and so would every process of a test.

@@ -228,7 +228,7 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
     }
     (tmp_path / "case.json").write_text(json.dumps(case))
     level = {"method": "constant", "token": 5, "num_speculative_tokens": 3}
-    hierarchy = {"target": "zoo:small", "levels": [level], "verify": "mine"}
+    hierarchy = {"target": "zoo:tiny-draft", "levels": [level], "verify": "mine"}
     (tmp_path / "mine.json").write_text(json.dumps(hierarchy))
     plugin = ["--plugin", "mine.py"]
 
@@ -243,8 +243,8 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
         quick = ["--max-speculative-tokens", 2, "--tokens", 8, "--places", 1, "--repeats", 1]
         few = ["--num-prompts", 1, "--temperature", 0]
         status, _, said = hour(
-            *("profile", "--target", "zoo:small", "--candidates", "ngram", "prompt-lookup"),
-            *("-o", "p.json", *quick, *few),
+            *("profile", "--target", "zoo:tiny-draft", "-o", "p.json", *quick, *few),
+            *("--candidates", "ngram:zoo:tiny-ngram", "prompt-lookup"),
         )
         assert status == 0
         assert "next: hierspec plan p.json" in said
@@ -254,7 +254,7 @@ def test_of_a_researcher(hour, tmp_path, monkeypatch):
         assert planned["token_ids"] == written["token_ids"]
         assert "lossless" in hour("certify", "--adapter", "mine.py:verify")[1]
         status, output, said = hour(
-            *("bench", "--target", "zoo:small", "--draft", "constant:7", *plugin, *few),
+            *("bench", "--target", "zoo:tiny-draft", "--draft", "constant:7", *plugin, *few),
             *("--methods", "alone,mine.json", "--max-new-tokens", 4, "--tune-tokens", 3),
             *("--tune-prompts", 1, "--json"),
         )

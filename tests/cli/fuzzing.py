@@ -23,6 +23,7 @@ from unittest import mock
 
 import torch
 from hypothesis import strategies as st
+from tiny_zoo import FOLDER
 
 from hierspec.cli import run
 from hierspec.errors import HierspecError
@@ -52,10 +53,8 @@ class Playground:
     def __init__(self, folder: Path) -> None:
         from transformers import AutoTokenizer, LlamaConfig, LlamaForCausalLM
 
-        from hierspec.zoo.registry import DATA
-
         self.folder = folder
-        tokenizer = AutoTokenizer.from_pretrained(DATA)
+        tokenizer = AutoTokenizer.from_pretrained(FOLDER / "tiny")
         tokenizer.chat_template = "{% for m in messages %}{{ m['content'] }}{% endfor %}"
         sizes = {"vocab_size": len(tokenizer), "num_hidden_layers": 2, "num_attention_heads": 2}
         config = LlamaConfig(
@@ -80,7 +79,7 @@ class Playground:
 
     def models(self) -> st.SearchStrategy[str]:
         names = [self.target, self.draft, *(str(self.folder / name) for name in _SPOILT)]
-        known = ["zoo:nope", "zoo:", "zoo:ngram", "zoo:large?eps=x", "zoo:small?a=b", "ngram",
+        known = ["zoo:nope", "zoo:", "zoo:ngram", "zoo:tiny?eps=x", "zoo:tiny-draft?a=b", "ngram",
                  "exit:1", "exit:x", "exit:1,head=no", "prompt-lookup", "suffix", "quantized",
                  "quantized:4", "quantized:5", "eagle3:no", "zoo:smollm2-eagle3",
                  "zoo:smollm2-none", "/nonexistent", "./no", "~/no",

@@ -192,7 +192,7 @@ def test_a_model_without_a_template_cannot_chat(tmp_path, capsys):
     [
         (["--hierarchy", "auto"], "chat does not measure"),
         (["--hierarchy", "nope"], "no preset called 'nope'"),
-        (["--hierarchy", "suffix", "--draft", "zoo:small"], "uses no draft model"),
+        (["--hierarchy", "suffix", "--draft", "zoo:tiny-draft"], "uses no draft model"),
         (["--target", "./no-such-folder"], "no directory './no-such-folder'"),
     ],
 )

@@ -8,10 +8,11 @@ import sys
 
 import pytest
 from installed import needs_lab
+from tiny_zoo import FOLDER
 
 from hierspec.cli import run
 
-SMALL = ["--target", "zoo:small", "--draft", "zoo:small", "--hierarchy", "speculative"]
+SMALL = ["--target", "zoo:tiny-draft", "--draft", "zoo:tiny-draft", "--hierarchy", "speculative"]
 
 
 def hierspec(capsys, *argv):
@@ -153,12 +154,12 @@ def test_stop_strings_and_seeds(capsys):
         (["generate", ""], "prompt is empty"),
         (["generate", "x", "--hierarchy", "turbo"], "there are: autoregressive"),
         (["generate", "x", "--hierarchy", "missing.json"], "cannot read the hierarchy file"),
-        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:small"}, "level": []}'],
+        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:tiny-draft"}, "level": []}'],
          "did you mean 'levels'"),
-        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:small"}, "levels": '
+        (["generate", "x", "--hierarchy", '{"target": {"model": "zoo:tiny-draft"}, "levels": '
           '[{"method": "early_exit", "exit_layer": 9, "num_speculative_tokens": 2}]}'],
          "exit layer"),
-        (["generate", "x", "--target", "zoo:tiny", "--hierarchy", "autoregressive"],
+        (["generate", "x", "--target", "zoo:nope", "--hierarchy", "autoregressive"],
          "no model called"),
         (["generate", "x", "--target", "no/such/dir/at/all", "--hierarchy", "autoregressive"],
          "no/such/dir/at/all"),
@@ -179,11 +180,11 @@ def test_stop_strings_and_seeds(capsys):
         (["generate", "x", "--seed", str(2**64), *SMALL], "at most 64 bits"),
         (["generate", "x", "--logprobs", *SMALL], "--json"),
         (["generate", "x", "--json", "--trace", "-", *SMALL], "trace to a file"),
-        (["generate", "x", "--draft", "zoo:small", "--hierarchy", "autoregressive"],
+        (["generate", "x", "--draft", "zoo:tiny-draft", "--hierarchy", "autoregressive"],
          "uses no draft model"),
-        (["generate", "x", "--draft", "zoo:small", "--hierarchy", "prompt-lookup"],
+        (["generate", "x", "--draft", "zoo:tiny-draft", "--hierarchy", "prompt-lookup"],
          "uses no draft model"),
-        (["generate", "x", "--draft", "zoo:small", *SMALL], "uses one draft model"),
+        (["generate", "x", "--draft", "zoo:tiny-draft", *SMALL], "uses one draft model"),
         (["generate", "x", "--threads", "100000", *SMALL], "--threads must lie between 1 and"),
         (["generate", "x", "--batch-size", "0"], "(see hierspec generate --help)"),
         (["frobnicate"], "(see hierspec --help)"),
@@ -201,7 +202,7 @@ def test_mistakes_are_one_line_and_status_2(capsys, argv, says):
 
 def test_a_hierarchy_file_by_another_name_is_told_its_endings(capsys, tmp_path):
     file = tmp_path / "h.conf"
-    file.write_text('{"target": "zoo:small"}')
+    file.write_text('{"target": "zoo:tiny-draft"}')
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", str(file))
     assert status == 2
     assert ".json or .toml" in err
@@ -269,10 +270,9 @@ def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):
         str(save_tiny("llama", tmp_path / name, vocab_size=size))
         for name, size in (("target", 4096), ("draft", 96))
     )
-    from hierspec.zoo.registry import DATA
 
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (tmp_path / "target" / name).write_bytes((DATA / name).read_bytes())
+        (tmp_path / "target" / name).write_bytes((FOLDER / "tiny" / name).read_bytes())
     status, _, err = hierspec(
         capsys, "generate", "x", "--target", target, "--draft", draft, "--hierarchy",
         "speculative", "--max-new-tokens", "3",
@@ -423,11 +423,11 @@ def test_different_tokenizers_are_refused_naming_both(capsys, tmp_path):
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="w0"))
     PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
     status, _, err = hierspec(
-        capsys, "generate", "x", "--target", "zoo:small", "--draft", str(folder),
+        capsys, "generate", "x", "--target", "zoo:tiny-draft", "--draft", str(folder),
         "--hierarchy", "speculative",
     )  # fmt: skip
     assert status == 2
-    assert "zoo:small" in err
+    assert "zoo:tiny-draft" in err
     assert "stranger" in err
 
 
@@ -453,7 +453,7 @@ def test_it_runs_as_a_module():
     command = [sys.executable, "-m", "hierspec", "zoo", "list"]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
-    assert "zoo:small" in done.stdout
+    assert "zoo:smollm2" in done.stdout
 
 
 def test_doctor_json(capsys, monkeypatch):
@@ -466,7 +466,7 @@ def test_doctor_json(capsys, monkeypatch):
 
 def test_interrupt_keeps_the_text_so_far():
     command = [sys.executable, "-u", "-c", "from hierspec.cli import main; main()", "generate",
-               "import os", "--target", "zoo:trunk", "--hierarchy", "autoregressive",
+               "import os", "--target", "zoo:tiny", "--hierarchy", "autoregressive",
                "--max-new-tokens", "1900", "--ignore-eos"]  # fmt: skip
     process = subprocess.Popen(
         command,

@@ -17,7 +17,7 @@ from hierspec.cli.options import METHODS, SHIPPED_DRAFTS, split_values
 from hierspec.config import drafts, methods
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.errors import HierspecError
-from hierspec.zoo import registry
+from hierspec.presets.systems import DEFAULT_DRAFTS
 
 
 @pytest.fixture(scope="module")
@@ -55,7 +55,7 @@ def test_help_names_what_drafts(capsys):
         assert METHODS not in shown
         assert "ngram:TABLE" in shown
         assert "--plugin FILE.py" in shown
-    assert all(name in SHIPPED_DRAFTS for name in registry.SHIPPED_DRAFTS)
+    assert all(name in SHIPPED_DRAFTS for name in DEFAULT_DRAFTS)
 
 
 @pytest.mark.parametrize("option", ["--target", "--draft"])
@@ -63,7 +63,16 @@ def test_help_names_what_drafts(capsys):
 def test_a_folder_that_is_not_there_is_named(capsys, option, preset):
     if (option, preset) == ("--draft", "autoregressive"):
         return
-    argv = ["generate", "x", "--target", "zoo:small", "--hierarchy", preset, option, "/nonexistent"]
+    argv = [
+        "generate",
+        "x",
+        "--target",
+        "zoo:tiny-draft",
+        "--hierarchy",
+        preset,
+        option,
+        "/nonexistent",
+    ]
     status, _, err = hierspec(capsys, *argv)
     assert status == 2
     assert "no directory '/nonexistent'" in err
@@ -205,14 +214,14 @@ def test_nested_too_deeply(capsys, play, name):
 @pytest.mark.parametrize("key", ["num_speculative_tokens", "prompt_lookup_max"])
 def test_counts_that_nobody_could_wait_for(capsys, key):
     level = {"method": "prompt_lookup", "num_speculative_tokens": 2, key: 10**30}
-    whole = json.dumps({"target": "zoo:small", "levels": [level]})
+    whole = json.dumps({"target": "zoo:tiny-draft", "levels": [level]})
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
     assert status == 2
     assert f"hierarchy.levels[0].{key}: it must be at most 4096" in err
 
 
 def test_a_level_without_a_method_is_told_the_methods(capsys):
-    whole = json.dumps({"target": "zoo:small", "levels": [{"num_speculative_tokens": 2}]})
+    whole = json.dumps({"target": "zoo:tiny-draft", "levels": [{"num_speculative_tokens": 2}]})
     status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", whole)
     assert status == 2
     assert "levels[0]: 'method' is missing; there are: " in err
@@ -252,6 +261,7 @@ def test_what_needs_no_model_is_a_draft_by_its_name(capsys, play, draft, method)
     assert "on the command line leave --hierarchy out" in err
 
 
+@needs_lab
 def test_whose_drafts_they_are_where_no_target_is_named(capsys, play):
     argv = ["generate", "x", "--draft", play.draft, "--max-new-tokens", "2"]
     err = hierspec(capsys, *argv)[2]
@@ -270,9 +280,9 @@ def test_one_way_to_give_several_values(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     (tmp_path / "one,folder").mkdir()
     assert split_values(["a, b", "c" * 5000]) == ["a", "b", "c" * 5000]
-    assert split_values(["ngram,zoo:small,temperature=0.8,dtype=float32,suffix"]) == [
+    assert split_values(["ngram,zoo:tiny-draft,temperature=0.8,dtype=float32,suffix"]) == [
         "ngram",
-        "zoo:small,temperature=0.8,dtype=float32",
+        "zoo:tiny-draft,temperature=0.8,dtype=float32",
         "suffix",
     ]
     whole = ["one,folder", '{"method": "suffix", "max_order": 3}', ""]
@@ -280,7 +290,7 @@ def test_one_way_to_give_several_values(tmp_path, monkeypatch):
 
 
 def test_a_draft_larger_than_its_target_is_noticed(capsys):
-    argv = ["generate", "x", "--target", "zoo:small", "--draft", "zoo:trunk"]
+    argv = ["generate", "x", "--target", "zoo:tiny-draft", "--draft", "zoo:tiny"]
     status, _, err = hierspec(capsys, *argv, "--max-new-tokens", "2")
     assert status == 0
     assert "is larger than its target" in err

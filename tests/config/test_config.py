@@ -243,4 +243,4 @@ def test_a_file_that_says_something_wrong_is_named_and_its_syntax_is_not_blamed(
 
 def test_a_short_name_of_a_data_type_is_answered_with_the_long_one():
     with pytest.raises(HierspecError, match="did you mean float16"):
-        Loaded().backend(TargetConfig(model="zoo:small", dtype="f16"))
+        Loaded().backend(TargetConfig(model="zoo:tiny-draft", dtype="f16"))

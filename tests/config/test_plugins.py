@@ -68,7 +68,7 @@ def write(folder: Path, text: str, name: str = "mine.py") -> str:
 
 
 def generate(plugin: str, *options: str) -> int:
-    target = [] if "--hierarchy" in options else ["--target", "zoo:small"]
+    target = [] if "--hierarchy" in options else ["--target", "zoo:tiny-draft"]
     return run(["generate", "--plugin", plugin, *target, "--max-new-tokens", "4",
                 *options, "def f"])  # fmt: skip
 
@@ -79,7 +79,7 @@ def test_a_method_has_a_name_in_commands_and_files(tmp_path, capsys):
     shown = json.loads(capsys.readouterr().out)
     assert shown["num_tokens"] == 4
     levels = [{"method": "constant", "token": 7, "others": [1], "num_speculative_tokens": 2}]
-    file = write(tmp_path, json.dumps({"target": "zoo:small", "levels": levels}), "h.json")
+    file = write(tmp_path, json.dumps({"target": "zoo:tiny-draft", "levels": levels}), "h.json")
     config = HierarchyConfig.load(file)
     assert config.to_dict()["levels"] == levels
     assert (
@@ -120,7 +120,7 @@ def test_a_rule_has_a_name_in_certify_and_files(tmp_path, capsys):
     file = write(tmp_path, json.dumps(CASE), "case.json")
     assert run(["certify", "--plugin", plugin, file]) == 0
     hierarchy = {
-        "target": "zoo:small",
+        "target": "zoo:tiny-draft",
         "levels": [{"method": "suffix", "num_speculative_tokens": 3}],
     }
     inline = json.dumps(hierarchy | {"verify": "mine"})
@@ -316,8 +316,8 @@ def test_a_rule_that_returns_something_else(command, returned, words, tmp_path, 
         file = write(tmp_path, json.dumps(CASE), "case.json")
         status = run(["certify", "--plugin", plugin, file])
     else:
-        levels = [{"method": "ngram_table", "num_speculative_tokens": 3}]
-        inline = json.dumps({"target": "zoo:small", "levels": levels, "verify": "mine"})
+        levels = [{"method": "ngram_table", "table": "zoo:tiny-ngram", "num_speculative_tokens": 3}]
+        inline = json.dumps({"target": "zoo:tiny-draft", "levels": levels, "verify": "mine"})
         status = generate(plugin, "--hierarchy", inline, "--temperature", "1")
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2
@@ -354,8 +354,8 @@ def test_a_residual_that_is_no_distribution(command, returned, words, tmp_path, 
         file = write(tmp_path, json.dumps(CASE), "case.json")
         status = run(["certify", "--plugin", plugin, file])
     else:
-        levels = [{"method": "ngram_table", "num_speculative_tokens": 3}]
-        inline = json.dumps({"target": "zoo:small", "levels": levels, "verify": "mine"})
+        levels = [{"method": "ngram_table", "table": "zoo:tiny-ngram", "num_speculative_tokens": 3}]
+        inline = json.dumps({"target": "zoo:tiny-draft", "levels": levels, "verify": "mine"})
         status = generate(plugin, "--hierarchy", inline, "--temperature", "1", "--seed", "1")
     error = capsys.readouterr().err.strip().splitlines()[-1]
     assert status == 2

@@ -362,7 +362,7 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
         Hierarchy(type(model))
     with pytest.raises(HierspecError, match="load the model with it"):
         Hierarchy("./my-model", trust_remote_code=True)
-    tokenizer = load_tokenizer(registry.resolve("zoo:small"))
+    tokenizer = load_tokenizer(registry.resolve("zoo:tiny-draft"))
     for given in ({"drafts": tokenizer}, {"tokenizer": tokenizer}):
         with pytest.raises(HierspecError, match="auto reads the tokenizer saved beside the model"):
             Hierarchy.auto(model, **given)
@@ -390,7 +390,7 @@ def test_what_a_newcomer_hands_over_in_a_wrong_place(model, small, fast):
 
 
 def test_padded_rows_are_refused_where_pads_would_be_read_as_text(model):
-    tokenizer = copy.copy(load_tokenizer(registry.resolve("zoo:small")))
+    tokenizer = copy.copy(load_tokenizer(registry.resolve("zoo:tiny-draft")))
     tokenizer.pad_token = tokenizer.eos_token
     pad, fast = tokenizer.pad_token_id, Hierarchy(model, tokenizer, drafts=[])
     for rows in ([IDS, [pad, 5, 9]], [IDS, [5, pad, pad]]):

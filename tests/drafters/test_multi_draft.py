@@ -273,11 +273,16 @@ def test_caches_of_all_drafts_are_given_back():
 
 
 def level(**changes):
-    return {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2, **changes}
+    return {
+        "method": "draft_model",
+        "model": "zoo:tiny-draft",
+        "num_speculative_tokens": 2,
+        **changes,
+    }
 
 
 def test_hierarchy_files():
-    data = {"target": {"model": "zoo:mid"}, "levels": [level(num_drafts=5)], "verify": "rrs"}
+    data = {"target": {"model": "zoo:tiny"}, "levels": [level(num_drafts=5)], "verify": "rrs"}
     config = HierarchyConfig.from_dict(data)
     assert config.levels[0].num_drafts == 5  # type: ignore[union-attr]
     assert HierarchyConfig.from_dict(config.to_dict()) == config

@@ -12,6 +12,7 @@ import pytest
 import torch
 from fakes.engines import RecordingStreamer
 from tiny_models import tiny_model
+from tiny_zoo import FOLDER
 from transformers import (
     AutoModelForCausalLM,
     LlamaConfig,
@@ -251,11 +252,9 @@ def speaking(tmp_path_factory):
     """A tiny model with a tokenizer beside it."""
     from tiny_models import save_tiny
 
-    from hierspec.zoo.registry import DATA
-
     folder = save_tiny("llama", tmp_path_factory.mktemp("speaking") / "m", vocab_size=4096)
     for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((DATA / name).read_bytes())
+        (folder / name).write_bytes((FOLDER / "tiny" / name).read_bytes())
     return str(folder)
 
 
@@ -297,7 +296,7 @@ def test_stop_strings_without_a_tokenizer_say_what_to_do(model):
         ("h.json", "'h.json' is neither a preset nor JSON"),
         ("[{", "neither a preset nor JSON"),
         ("3", "must be a list of levels"),
-        ({"target": "zoo:large", "levels": LEVELS}, "leave 'target' out"),
+        ({"target": "zoo:tiny", "levels": LEVELS}, "leave 'target' out"),
         (5, "must be a list of levels"),
         ([{"method": {1}}], r"levels\[0\].method is \{1\}; there are: .*draft_model"),
     ],

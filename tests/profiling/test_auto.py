@@ -324,13 +324,10 @@ def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
     copies = ["quantized:5,calibrate=false"] * (library.load() is not None) + ["quantized"]
     assert names(family["target"]) == ["prompt-lookup", "suffix", *copies]
-    assert "zoo:trunk" in names("zoo:large")
-    assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
-    assert "exit:4" in names("zoo:trunk")
-    assert "zoo:small" not in names("zoo:small")
+    assert names("zoo:tiny") == ["zoo:tiny-draft", "exit:1", "prompt-lookup"], "its entry's own"
+    assert names("zoo:tiny", "a/b") == ["exit:1", "prompt-lookup", "a/b"]
     draft = family["draft"]
     assert names(family["target"], draft) == ["prompt-lookup", "suffix", draft, *copies]
-    assert names("zoo:large", "zoo:mid") == ["ngram", "prompt-lookup", "zoo:mid"]
     assert names(family["target"], draft, "suffix") == [draft, "suffix"], "a list of the user's own"
     monkeypatch.delenv("HIERSPEC_CACHE")
     monkeypatch.setenv("XDG_CACHE_HOME", "/somewhere")

@@ -17,7 +17,7 @@ from hierspec.profiling.candidates import Candidate, PoolMember, load, parse
 @pytest.mark.parametrize(
     ("text", "method", "fields"),
     [
-        ("zoo:small", "draft_model", {"model": "zoo:small", "temperature": None}),
+        ("zoo:tiny-draft", "draft_model", {"model": "zoo:tiny-draft", "temperature": None}),
         (" a/b ", "draft_model", {"model": "a/b"}),
         ("m,temperature=.8,dtype=float16", "draft_model", {"temperature": 0.8, "dtype": "float16"}),
         ("m,window=entropy", "draft_model", {"window": EntropyWindow()}),

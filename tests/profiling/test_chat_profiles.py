@@ -93,15 +93,15 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
 
 def test_a_tree_is_tried_where_rows_cost_little(monkeypatch):
     def trees(*names):
-        return [c.name for c in choose_candidates("zoo:large", names) if c.makes_several]
+        return [c.name for c in choose_candidates("zoo:tiny", names) if c.makes_several]
 
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert trees() == []
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
-    assert trees() == ["zoo:small,num_drafts=4"]
-    assert trees("zoo:mid", "zoo:small") == ["zoo:mid,num_drafts=4"]
-    assert trees("zoo:mid,window=entropy", "zoo:small") == ["zoo:small,num_drafts=4"]
-    assert trees("zoo:mid", "zoo:mid,num_drafts=4") == ["zoo:mid,num_drafts=4"]
-    assert trees("ngram", "zoo:mid") == [], "a list of the user's own is the whole list"
-    tree = next(c for c in choose_candidates("zoo:large", ["zoo:mid"]) if c.makes_several)
-    assert tree == parse("zoo:mid,num_drafts=4")
+    assert trees() == ["zoo:tiny-draft,num_drafts=4"]
+    assert trees("a/b", "zoo:tiny-draft") == ["a/b,num_drafts=4"]
+    assert trees("a/b,window=entropy", "zoo:tiny-draft") == ["zoo:tiny-draft,num_drafts=4"]
+    assert trees("a/b", "a/b,num_drafts=4") == ["a/b,num_drafts=4"]
+    assert trees("ngram", "a/b") == [], "a list of the user's own is the whole list"
+    tree = next(c for c in choose_candidates("zoo:tiny", ["a/b"]) if c.makes_several)
+    assert tree == parse("a/b,num_drafts=4")

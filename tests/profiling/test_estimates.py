@@ -11,9 +11,9 @@ from profiling_cases import described, made
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.search import plan
-from hierspec.profiling.estimates import _Costs, estimates, extend_curve
+from hierspec.profiling.estimates import _Costs, _first_and_step, estimates, extend_curve
 from hierspec.profiling.profile import from_dict
-from hierspec.profiling.schema import AtTemperature, MeasuredModel
+from hierspec.profiling.schema import AtTemperature, MeasuredModel, TimeSummary
 from hierspec.utils.schema import validate
 
 
@@ -40,6 +40,16 @@ def test_costs_between_and_beyond_what_was_timed():
     assert known.draft_ms[1, 2] == 18
     assert np.isnan(known.survival[1, 0]).all()
     assert known.bytes([0, 1]) == 100
+
+
+def test_noise_makes_no_draft_take_less_than_no_time():
+    def times(**by_length):
+        return {int(n[1:]): TimeSummary(mean=ms, median=ms, low=ms, high=ms, count=4)
+                for n, ms in by_length.items()}  # fmt: skip
+
+    first, step = _first_and_step([times(n1=1.0, n2=4.0, n4=10.0), times(n4=1.0)])
+    np.testing.assert_allclose(first, [1.0, 0.0], atol=1e-9)
+    assert step == pytest.approx(3.0)
 
 
 def test_cost_of_a_first_step_is_charged_to_the_pair():

@@ -8,6 +8,7 @@ import dataclasses
 
 import pytest
 import torch
+from installed import needs_lab
 from joint_law import chi_square, joint_law, sample
 
 from hierspec import Hierarchy, HierarchyConfig
@@ -15,6 +16,7 @@ from hierspec.config.build import Built
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.verifiers.tokenwise import Tokenwise
 
+pytestmark = needs_lab  # whose models agree often enough
 FALSE_FAILURE_RATE = 1e-4
 LENGTH, SAMPLES, TOGETHER = 3, 1_024, 512
 PARAMS = SamplingParams(temperature=1.0, top_k=4)

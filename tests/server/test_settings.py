@@ -91,7 +91,7 @@ def test_single_settings_of_the_command_line():
     ],
 )
 def test_a_mistake_names_its_variable(variables, name, text, words):
-    variables(MODEL="zoo:mid", **{name: text})
+    variables(MODEL="zoo:tiny", **{name: text})
     with pytest.raises(HierspecError, match=f"^{re.escape(words)}"):
         load(options={name.lower(): None})
 
@@ -141,21 +141,21 @@ def test_models_and_hierarchies_that_are_not_there_are_refused_before_anything_i
         ({"model": "/nowhere/at/all"}, "no directory"),
         ({"hierarchy": "speculatve"}, "did you mean 'speculative'"),
         ({"hierarchies": {"mine": str(tmp_path / "gone.json")}}, "gone.json"),
-        ({"hierarchy": "suffix", "draft": ("zoo:small",)}, "uses no draft model"),
+        ({"hierarchy": "suffix", "draft": ("zoo:tiny-draft",)}, "uses no draft model"),
     ):
         with pytest.raises(HierspecError, match=said):
             ServeSettings(**wrong).validate_models()
-    ServeSettings(model="zoo:mid", hierarchy="auto").validate_models()
+    ServeSettings(model="zoo:tiny", hierarchy="auto").validate_models()
 
 
 def test_hierarchies_of_a_service_share_its_draft_models():
     settings = ServeSettings(
-        model="zoo:mid",
-        draft=("zoo:small",),
+        model="zoo:tiny",
+        draft=("zoo:tiny-draft",),
         hierarchy="speculative",
         hierarchies={"copies": "suffix"},
     )
     settings.validate_models()
     (drafted,) = settings.configuration("speculative").levels
     (copied,) = settings.configuration("suffix").levels
-    assert (drafted.model, copied.method) == ("zoo:small", "suffix")
+    assert (drafted.model, copied.method) == ("zoo:tiny-draft", "suffix")

@@ -290,10 +290,9 @@ def test_the_packaged_model_or_how_to_get_it(monkeypatch):
         registry.resolve("zoo:smollm2")
 
 
-def test_it_is_no_member_of_the_shipped_family():
+def test_it_is_of_no_family():
     assert registry.can_resolve("zoo:smollm2")
-    assert not registry.is_shipped("zoo:smollm2")
-    assert registry.is_shipped("zoo:large?eps=0.1")
+    assert not registry.family("zoo:smollm2")
     assert registry.can_resolve("somewhere/model.gguf")
 
 

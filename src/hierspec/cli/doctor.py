@@ -34,13 +34,16 @@ def examine() -> dict[str, dict[str, Any]]:
     from hierspec.lm import dtypes
     from hierspec.lm.native import compiler, library
     from hierspec.utils.files import cache_folder
-    from hierspec.zoo.registry import DATA, ENTRIES
+    from hierspec.zoo import registry
 
     try:
         profiles = cache_folder("profiles")
         profile_cache = f"{profiles} ({len(list(profiles.glob('*.json')))} kept)"
     except (HierspecError, OSError) as error:
         profile_cache = str(error)
+    models = {name: entry.description for name, entry in registry.entries().items()}
+    family = registry.installed(registry.DEFAULT_TARGET)
+    data = "found" if family and family.files().exists() else "no code family"
     names = ("hierspec", "torch", "transformers", "tokenizers", "safetensors", "numpy")
     devices = {"cpu": f"{platform.machine()}, {os.cpu_count()} cores"}
     if torch.cuda.is_available():
@@ -73,8 +76,7 @@ def examine() -> dict[str, dict[str, Any]]:
             "hub_offline": os.environ.get("HF_HUB_OFFLINE", "0") == "1",
             "profiles": profile_cache,
         },
-        "zoo": {"data": "found" if (DATA / "trunk").is_dir() else "missing: hierspec zoo train"}
-        | ENTRIES,
+        "zoo": {"data": data} | models,
     }
 
 

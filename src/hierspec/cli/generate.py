@@ -195,9 +195,9 @@ def generate(
         say(console, note)
     if config is None:
         from hierspec.lm.native import compiler
-        from hierspec.zoo.registry import SHIPPED_TARGET
+        from hierspec.zoo.registry import DEFAULT_TARGET
 
-        auto_target = options.target_config(target or SHIPPED_TARGET, dtype, device)
+        auto_target = options.target_config(target or DEFAULT_TARGET, dtype, device)
         compiler.begin()  # beside all that comes before the first model
         _validate_lengths(texts, auto_target.model, tokenizer, bool(chat), variables)
         if deterministic:

@@ -22,7 +22,7 @@ _COMMANDS = _by_name(
         "ps": "one process serves one model: GET /health says how it is",
         "server llama-server": "hierspec serve --model MODEL",
         "benchmark": "hierspec bench",
-        "show": "hierspec zoo list names the models that ship with it, and gguf-dump FILE.gguf, of "
+        "show": "hierspec zoo list names models that come with it, and gguf-dump FILE.gguf, of "
         "the package gguf, shows a file",
         "rm": "models are files of your own: no command here removes them",
         "create": "there is nothing to create first: --target takes FILE.gguf, and chat takes "

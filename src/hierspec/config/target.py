@@ -37,7 +37,7 @@ def validate_model_name(model: str) -> None:
 
 def _validate_hub_id(model: str) -> None:
     """Refuse ollama's name of a model, and that of one in the zoo without its prefix."""
-    if f"{registry.PREFIX}{model}" in registry.ENTRIES:
+    if f"{registry.PREFIX}{model}" in registry.names():
         raise HierspecError(f"no directory {model!r}; did you mean {registry.PREFIX}{model}?")
     hosts = ("hf.co/", "huggingface.co/")
     if model.startswith(hosts) or re.fullmatch(r"\w[\w.-]*(/[\w.-]+)?:[\w.-]+", model):

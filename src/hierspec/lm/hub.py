@@ -83,5 +83,5 @@ def what_it_may_be(ref: str) -> str:
         )
     return (
         ". Offline, give the path of a folder saved with save_pretrained, or zoo:NAME for a model "
-        "that ships with hierspec"
+        "that hierspec zoo list names"
     )

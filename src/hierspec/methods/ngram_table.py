@@ -8,7 +8,7 @@ from typing import Any, Literal
 from hierspec.config.fields import ModelName
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
-from hierspec.config.vocabulary import validate_table, vocabulary_key
+from hierspec.config.vocabulary import validate_table
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
 from hierspec.zoo import registry
 
@@ -28,26 +28,23 @@ class NgramTableConfig(LevelConfig):
     def make(self, target: TargetInfo) -> Any:
         from hierspec.drafters.ngram_table import NgramModel
 
-        table = NgramModel.load(registry.ngram_path(self.table), max_order=self.max_order)
-        key = table.vocabulary or self._key(target.name)
+        table = NgramModel.load(registry.table_path(self.table), max_order=self.max_order)
         validate_table(
-            self.table, table.vocab_size, key, target.name, target.tokenizer, target.vocab_size
+            self.table,
+            table.vocab_size,
+            table.vocabulary,
+            target.name,
+            target.tokenizer,
+            target.vocab_size,
         )
         return table
-
-    def _key(self, target: str) -> str:
-        """Return the vocabulary key of a table without one of its own; empty if it is unknown."""
-        from hierspec.config.checkpoints import load_tokenizer
-
-        is_known = registry.is_ngram(self.table) and not registry.is_shipped(target)
-        return vocabulary_key(load_tokenizer(registry.resolve("zoo:trunk"))) if is_known else ""
 
     @property
     def files(self) -> str:
         return self.table
 
     def weight_bytes(self, model: Any) -> int:
-        return registry.ngram_path(self.table).stat().st_size
+        return registry.table_path(self.table).stat().st_size
 
     @classmethod
     def from_short(cls, draft: str) -> Mapping[str, Any] | None:

@@ -20,7 +20,7 @@ _STARTS = 12  # of each kind; the local search follows the best few
 _INCUMBENTS = 3  # starts that are followed to the end
 _TRIALS = 6  # sets of levels whose budgets are adapted before a change of levels is judged
 _STEPS = (-2, -1, 1, 2)
-_BETTER = 1.0 - 1e-12  # a change must beat rounding
+_ROUNDING = 1e-12  # relative; a change must beat it
 _TOP = 5  # hierarchies reported: the best, and runners-up of other levels
 
 
@@ -106,7 +106,7 @@ def search(prices: PriceCache, space: Space, starts: Iterable[Chain]) -> None:
             changed = _best_chains(prices, list(change_levels(chain, space)), _TRIALS)
             best = _best_chains(prices, polish(prices, space, changed), 1)
             ms = prices.ms_by_chain
-            if best and ms[best[0]] < ms[chain] * _BETTER:
+            if best and _is_less(ms[best[0]], ms[chain]):
                 chain = best[0]
 
 
@@ -120,12 +120,17 @@ def polish(prices: PriceCache, space: Space, chains: Sequence[Chain]) -> list[Ch
         improved = []
         for chain, near in zip(chains, changes, strict=True):
             best = min(near, key=ms.__getitem__, default=chain)
-            if ms[best] < ms[chain] * _BETTER:
+            if _is_less(ms[best], ms[chain]):
                 improved.append(best)
             else:
                 settled.append(chain)
         chains = list(dict.fromkeys(improved))
     return settled
+
+
+def _is_less(ms: float, than: float) -> bool:
+    """Return whether a price is lower by more than rounding, whatever its sign."""
+    return ms < than and than - ms > _ROUNDING * abs(ms)
 
 
 def neighbours(chain: Chain, space: Space) -> Iterator[Chain]:

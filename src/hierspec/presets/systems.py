@@ -21,7 +21,7 @@ from hierspec.errors import HierspecError
 from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.utils import plugins
-from hierspec.zoo.registry import SHIPPED_DRAFTS, SHIPPED_TARGET
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 
 DRAFT_BUDGET = 8  # for systems with one drafter whose paper gives no length
 NUM_DRAFTS = 4  # P4 uses 11, on an accelerator
@@ -95,8 +95,8 @@ class Preset:
     source: str
     make: Callable[[PresetModels], HierarchyConfig]
     max_drafts: int | None
-    target: str = SHIPPED_TARGET
-    drafts: tuple[str, ...] = SHIPPED_DRAFTS
+    target: str = DEFAULT_TARGET
+    drafts: tuple[str, ...] = DEFAULT_DRAFTS
     needs: str = MODEL
 
 

@@ -34,7 +34,6 @@ from hierspec.utils.files import (
     write_atomically,
 )
 from hierspec.zoo import registry
-from hierspec.zoo.registry import SHIPPED_TARGET
 
 from .candidates import Candidate, choose_candidates, load
 from .measure import measure
@@ -96,7 +95,7 @@ def choose(
     Raises:
         HierspecError: a model that cannot be loaded, or a cache that cannot be written.
     """
-    target = target or TargetConfig(model=SHIPPED_TARGET)
+    target = target or TargetConfig(model=registry.DEFAULT_TARGET)
     temperature = SamplingParams.make(temperature=temperature).temperature
     expected = library.is_expected()
     candidates = choose_candidates(target.model, names, target.dtype)

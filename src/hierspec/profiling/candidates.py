@@ -176,13 +176,12 @@ def possible_pairs(
 def default_names(target: str, dtype: str = "auto") -> list[str]:
     """Return the default candidates for a target in a data type, as :func:`parse` reads them.
 
-    A released model gets those of every method: look-ups, copies, and whatever is shipped for it.
+    Unless its entry in the zoo names some, it gets those of every method: look-ups, copies, and
+    whatever is shipped for it.
     """
-    if registry.is_shipped(target):
-        names = ["ngram", "zoo:small", "zoo:mid", "zoo:trunk", "prompt-lookup"]
-        if target == "zoo:trunk":
-            names[3:4] = ["exit:1", "exit:2", "exit:4"]
-        return [name for name in names if name != target]
+    entry = registry.installed(target)
+    if entry and entry.candidates:
+        return list(entry.candidates)
     return [name for level in methods.built_in() for name in level.names_for_auto(target, dtype)]
 
 

@@ -206,7 +206,7 @@ def _first_and_step(drafts: Sequence[Mapping[int, TimeSummary]]) -> tuple[np.nda
         left[number, row], left[number, -1] = weight, weight * (n - 1)
         right[number] = weight * time.mean
     *first, step = np.linalg.lstsq(left, right)[0]
-    return np.array(first), max(float(step), 0.0)
+    return np.maximum(first, 0.0), max(float(step), 0.0)  # noise makes none negative
 
 
 def _sum_of_two(values: np.ndarray, weights: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

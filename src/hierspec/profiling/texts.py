@@ -74,5 +74,6 @@ def chats(tokenizer: Any) -> list[list[int]]:
 
 
 def builtin(model: str) -> tuple[str, ...]:
-    """Return texts for a target: Python alone for the shipped family, which knows nothing else."""
-    return CODE if registry.is_shipped(model) else CODE[:8] + PROSE
+    """Return texts for a target: those of its entry in the zoo, else Python and prose."""
+    entry = registry.installed(model)
+    return (entry and entry.texts) or CODE[:8] + PROSE

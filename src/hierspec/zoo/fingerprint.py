@@ -8,7 +8,7 @@ from urllib.parse import urlsplit
 
 from . import registry
 from .content import content_hash
-from .gguf.files import shards, smollm2_file
+from .gguf.files import shards
 
 _PATTERNS = (  # the files in a folder that define its model
     "*.safetensors",
@@ -34,6 +34,9 @@ def compute(name: str) -> str:
 
     Args:
         name: a directory, ``FILE.gguf``, ``zoo:NAME`` or a hub id.
+
+    Raises:
+        HierspecError: what ``zoo:NAME`` is made of does not ship, or is not installed.
     """
     digest = hashlib.sha256()
     path = _local_path(name)
@@ -65,14 +68,10 @@ def _files(folder: Path) -> list[Path]:
 
 def _local_path(name: str) -> Path | None:
     if name.startswith(registry.PREFIX):
-        name = name.removeprefix(registry.PREFIX).partition("?")[0]
-        if name == "ngram":
-            return registry.DATA / "ngram.safetensors"
-        if name == registry.SMOLLM2:
-            return smollm2_file()
-        if registry.PREFIX + name == registry.SMOLLM2_16BIT:
+        if name == registry.SMOLLM2_16BIT:
             return registry.open_smollm2_16bit().path
-        return registry.DATA / ("trunk" if name == "large" else name)
+        entry = registry.installed(name)
+        return entry.files() if entry else None
     if Path(name).exists():
         return Path(name)
     from huggingface_hub import snapshot_download

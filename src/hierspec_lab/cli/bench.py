@@ -340,8 +340,8 @@ def _measure(
 
 def _target_notes(target: str) -> list[str]:
     """Return notes for the results of a synthetic target."""
-    from hierspec.zoo.registry import DATA
-    from hierspec.zoo.synthetic import DEFAULT_EPS
+    from hierspec_lab.families.code import DATA
+    from hierspec_lab.families.synthetic import DEFAULT_EPS
 
     if not target.startswith("zoo:large"):
         return []

@@ -20,8 +20,8 @@ from hierspec.presets.systems import (
     nearest_layers,
     register_preset,
 )
-from hierspec.zoo.registry import MID_ACCEPTANCE
 from hierspec_lab.acceptance.window import AcceptanceWindow
+from hierspec_lab.families.code import MID_ACCEPTANCE_NAME
 from hierspec_lab.methods.adaptive_exit import AdaptiveExitConfig
 from hierspec_lab.methods.draft_ahead import DraftAheadConfig
 from hierspec_lab.methods.layer_skip import LayerSkipConfig, SkipSearchConfig
@@ -79,7 +79,7 @@ def specdec_pp(models: PresetModels) -> HierarchyConfig:
     ``hierspec heads train --kind acceptance`` writes it.
     """
     draft = models.drafts[-1]
-    head = MID_ACCEPTANCE if draft == "zoo:mid" else draft
+    head = MID_ACCEPTANCE_NAME if draft == "zoo:mid" else draft
     return models.with_levels(
         draft_level(draft, SPECDEC_PP_BUDGET, window=AcceptanceWindow(0.7, head))
     )

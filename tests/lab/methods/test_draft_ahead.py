@@ -215,7 +215,7 @@ DRAFT = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens"
 )
 def test_mistakes_are_one_line(levels, verify, message) -> None:
     with pytest.raises(HierspecError, match=message):
-        Hierarchy.from_config({"target": "zoo:trunk", "levels": levels, "verify": verify})
+        Hierarchy.from_config({"target": "zoo:tiny", "levels": levels, "verify": verify})
 
 
 def test_only_the_key_needs_the_package() -> None:
@@ -224,10 +224,10 @@ def test_only_the_key_needs_the_package() -> None:
 import sys
 sys.modules["hierspec_lab"] = None  # as if it were not installed
 from hierspec import Hierarchy, HierspecError
-level = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens": 2}
-Hierarchy.from_config({"target": "zoo:trunk", "levels": [level]})
+level = {"method": "draft_model", "model": "zoo:tiny-draft", "num_speculative_tokens": 2}
+Hierarchy.from_config({"target": "zoo:tiny", "levels": [level]})
 try:
-    Hierarchy.from_config({"target": "zoo:trunk", "levels": [{**level, "ahead": True}]})
+    Hierarchy.from_config({"target": "zoo:tiny", "levels": [{**level, "ahead": True}]})
 except HierspecError as error:
     print(error)
 """

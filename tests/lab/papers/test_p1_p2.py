@@ -58,7 +58,7 @@ def test_p1(monkeypatch):
     found = p1_models.measure(lab)
     tables = {table.name: table for table in found.tables}
     state = 4 * lab.models.plain.root.model.trunk.backend.hidden_size
-    table_bytes = registry.ngram_path("zoo:ngram").stat().st_size
+    table_bytes = registry.table_path("zoo:ngram").stat().st_size
     for pool in ("early exits", "separate models"):
         for temperature in ("0", "1"):
             where = f"{pool}, temperature {temperature}"

@@ -26,7 +26,7 @@ pytestmark = pytest.mark.skipif(
     importlib.util.find_spec("ray") is None, reason="Ray is not installed: pip install '.[ray]'"
 )
 SRC = Path(__file__).parents[3] / "src"
-MODEL = ["--model", "zoo:small", "--hierarchy", "autoregressive", "--threads", "1"]
+MODEL = ["--model", "zoo:tiny-draft", "--hierarchy", "autoregressive", "--threads", "1"]
 PATIENCE = 300  # seconds, for machines that do other things as well
 
 

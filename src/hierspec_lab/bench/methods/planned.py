@@ -24,7 +24,8 @@ from hierspec.profiling.candidates import default_names, parse
 from hierspec.profiling.profile import Profile, from_dict
 from hierspec.profiling.settings import ProfileSettings, ReportProgress
 from hierspec.profiling.texts import builtin
-from hierspec.zoo.registry import is_shipped
+from hierspec.zoo.registry import family
+from hierspec_lab.families.code import FAMILY
 from hierspec_lab.planning.thorough import in_context, measure, under_tokenwise
 
 from .base import Method
@@ -92,7 +93,7 @@ def settings(prompts: int, tokens: int, until_eos: bool) -> ProfileSettings:
 def candidates(models: BenchModels) -> list[str]:
     """Name what to profile: a shipped n-gram table, the drafts or default ones, prompt lookup."""
     first: list[str] = []
-    if is_shipped(models.target.model):
+    if family(models.target.model) == FAMILY:
         first = ["ngram"]
     elif not models.drafts:
         first = default_names(models.target.model, models.target.dtype)

@@ -21,9 +21,10 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.presets.systems import layers_at_shares
-from hierspec.zoo.registry import is_shipped
+from hierspec.zoo.registry import family
 from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.bench.summary import num_tokens_after_first, ratio
+from hierspec_lab.families.code import FAMILY
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import (
     Measured,
@@ -62,7 +63,7 @@ def drafters(lab: Lab) -> list[str]:
     The shipped n-gram table is for targets of the shipped family; early exits draft where no draft
     model is given. Above the smallest, drafters that cannot verify are left out.
     """
-    table = ["ngram"] if is_shipped(lab.target) else []
+    table = ["ngram"] if family(lab.target) == FAMILY else []
     exits = [f"exit:{layer}" for layer in layers_at_shares(lab.models.num_layers, EXITS)]
     names = dict.fromkeys([*table, *(lab.models.drafts or exits)])
     return [name for i, name in enumerate(names) if not i or lab.models.can_verify(name)]

@@ -18,6 +18,7 @@ from typing import Any
 import torch
 from tokenizers import Tokenizer
 
+from hierspec.config.vocabulary import vocabulary_key
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import from_directory
 from hierspec.utils.files import write_atomically
@@ -145,6 +146,7 @@ def train(
         write_checkpoint(student, out / name)
 
     table = count(stream.documents, settings.vocab_size, settings.max_order)
+    table.vocabulary = vocabulary_key(tokenizer)
     write_atomically(out / "ngram.safetensors", table.save, "the table")
     (out / "ngram.safetensors").chmod(0o644)  # safetensors writes files for the owner alone
     metrics = measure(out, corpus, tokenizer, settings, seed)

@@ -22,7 +22,7 @@ from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.base import Query
 from hierspec.lm.weights import WeightSource
 from hierspec.verifiers.formulas import overlap
-from hierspec.zoo.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, inflate
+from hierspec_lab.families.synthetic import CALIBRATION_FILE, DEEPEN, Calibration, inflate
 from hierspec_lab.training.windows import HeldOutWindows
 
 from .model import EXITS, Llama, Shape

@@ -30,6 +30,7 @@ from hierspec.profiling.texts import builtin
 from hierspec.utils.files import json_digest
 from hierspec.utils.json_lines import read_line
 from hierspec.zoo import registry
+from hierspec_lab.families.code import FAMILY
 from hierspec_lab.training import plain_texts
 from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.family.corpus import load_corpus
@@ -90,7 +91,7 @@ def choose_texts(
         name = ", ".join(path.name for path in paths)
         longest = min(backend.max_length, _MAX_CONVERSATION)
         return _split_file_texts(file_texts, name, tokenizer, settings, longest)
-    if registry.is_shipped(model):
+    if registry.family(model) == FAMILY:
         corpus = load_corpus()
         held_out_limit = max(int(HELD_OUT_SHARE * limit), width + 1)
         train_texts = {document.text: None for document in corpus.train}

@@ -29,6 +29,7 @@ from hierspec.lm.hf.decoder import HFBackend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import expand_user, json_digest, validate_writable
 from hierspec.zoo import fingerprint, registry
+from hierspec_lab.families.code import FAMILY
 from hierspec_lab.training import resuming
 from hierspec_lab.training.fit import Losses, Objective, Schedule, TrainingStep, curve, fit
 from hierspec_lab.training.losses import kl_then_tv
@@ -112,7 +113,7 @@ def train(
     assert isinstance(backend, HFBackend)
     _validate_settings(settings, backend)
     initial = None if start_from is None else _read_start(start_from, settings)
-    if not texts and not registry.is_shipped(model):  # the texts that the model writes are kept
+    if not texts and registry.family(model) != FAMILY:  # the texts that the model writes are kept
         resuming.save_settings(folder, {key: identity[key] for key in ("model", "dtype", "seed")})
     data = choose_texts(
         model,

@@ -8,8 +8,8 @@ import torch
 
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import build_hf_model, from_directory
-from hierspec.zoo import registry
-from hierspec.zoo.registry import ngram_path, resolve
+from hierspec.zoo.registry import resolve, table_path
+from hierspec_lab.families import code
 from hierspec_lab.training.family import build
 from hierspec_lab.training.family.build import train
 from hierspec_lab.training.family.corpus import Document, functions_with_docstrings, load_corpus
@@ -81,7 +81,7 @@ def test_a_training_with_another_seed_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_quick_zoo_is_whole(quick_zoo: Path, monkeypatch) -> None:
-    monkeypatch.setattr(registry, "DATA", quick_zoo)
+    monkeypatch.setattr(code, "DATA", quick_zoo)
     metrics = json.loads((quick_zoo / "metrics.json").read_text())
     assert (quick_zoo / "MODEL_CARD.md").read_text() == model_card("family", metrics)
     assert metrics["plan"]["students"]["other_rate"] == 3e-3  # the key of old files
@@ -89,6 +89,6 @@ def test_a_quick_zoo_is_whole(quick_zoo: Path, monkeypatch) -> None:
     assert {"ngram", "small", "mid", "trunk@1", "trunk@4", "trunk"} < set(result["names"])
     for matrix in result["acceptance"].values():
         assert all(0 <= x <= 1.0001 for row in matrix for x in row)
-    assert NgramModel.load(ngram_path("zoo:ngram")).vocab_size == 384
+    assert NgramModel.load(table_path("zoo:ngram")).vocab_size == 384
     assert resolve("zoo:large").config.num_hidden_layers == 16
     assert not list(quick_zoo.rglob("*.tmp"))

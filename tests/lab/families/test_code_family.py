@@ -1,7 +1,7 @@
 """The zoo: tokenizer, checkpoints, and the model made large at load time."""
 
 import hashlib
-import re
+import json
 import shutil
 from pathlib import Path
 
@@ -11,13 +11,16 @@ from tiny_models import save_tiny
 from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
-from hierspec.cli.zoo import app
+from hierspec.cli.root import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
+from hierspec.profiling.candidates import choose_candidates
 from hierspec.verifiers.formulas import overlap
-from hierspec.zoo import registry
-from hierspec.zoo.registry import DATA, ngram_path, resolve
-from hierspec.zoo.synthetic import Calibration, inflate, widen
+from hierspec.zoo import fingerprint, registry
+from hierspec.zoo.registry import resolve, table_path
+from hierspec_lab.families import code
+from hierspec_lab.families.code import DATA
+from hierspec_lab.families.synthetic import Calibration, inflate, widen
 
 SHIPPED = ("small", "mid", "trunk")
 PROMPT = 'def add(a, b):\n    """Return the sum."""\n'
@@ -81,11 +84,11 @@ def test_the_zoo_is_small() -> None:
     weights = [file for file in files if file.suffix == ".safetensors"]
     assert sum(file.stat().st_size for file in weights) < 80_000_000
     assert sum(file.stat().st_size for file in files) < 80_500_000  # tokenizer, cards, curves
-    assert ngram_path("zoo:ngram").stat().st_size < 1_500_000
+    assert table_path("zoo:ngram").stat().st_size < 1_500_000
 
 
 def test_shipped_table_fits_the_vocabulary() -> None:
-    assert NgramModel.load(ngram_path("zoo:ngram"), max_order=3).vocab_size == 4096
+    assert NgramModel.load(table_path("zoo:ngram"), max_order=3).vocab_size == 4096
 
 
 def test_a_damaged_calibration_is_named(tmp_path: Path) -> None:
@@ -134,10 +137,10 @@ def test_registry_errors_say_what_there_is(tmp_path: Path, monkeypatch) -> None:
     with pytest.raises(ValueError, match="has no options"):
         resolve("zoo:mid?eps=1")
     with pytest.raises(ValueError, match="zoo:ngram"):
-        ngram_path("nowhere")
+        table_path("nowhere")
     with pytest.raises(KeyError):
         resolve("zoo:large").tensor("model.layers.99.mlp.up_proj.weight")
-    monkeypatch.setattr(registry, "DATA", tmp_path)
+    monkeypatch.setattr(code, "DATA", tmp_path)
     with pytest.raises(ValueError, match="zoo train"):
         resolve("zoo:mid")
 
@@ -165,7 +168,7 @@ def test_widening_is_exact_in_bfloat16() -> None:
 
 
 def test_without_eps_large_is_the_trunk(tiny_zoo: Path, monkeypatch) -> None:
-    monkeypatch.setattr(registry, "DATA", tiny_zoo)
+    monkeypatch.setattr(code, "DATA", tiny_zoo)
     trunk = resolve("zoo:trunk")
     small, large = build_hf_model(trunk), build_hf_model(inflate(trunk, tiny_zoo, eps=0.0, seed=7))
     tokens = ids(vocab=384)
@@ -219,7 +222,7 @@ def test_twice_as_wide_and_deep_is_bit_for_bit_what_it_was(options: str) -> None
 def test_any_size_without_eps_is_the_trunk(
     tiny_zoo: Path, monkeypatch, widen: int, deepen: int
 ) -> None:
-    monkeypatch.setattr(registry, "DATA", tiny_zoo)
+    monkeypatch.setattr(code, "DATA", tiny_zoo)
     trunk = resolve("zoo:trunk")
     name = f"zoo:large?eps=0&seed=7&widen={widen}&deepen={deepen}"
     source = resolve(name)
@@ -238,7 +241,7 @@ def test_any_size_without_eps_is_the_trunk(
 
 
 def test_width_changes_the_cost_and_not_the_law(tiny_zoo: Path, monkeypatch) -> None:
-    monkeypatch.setattr(registry, "DATA", tiny_zoo)
+    monkeypatch.setattr(code, "DATA", tiny_zoo)
     two, eight, trunk = (
         build_hf_model(resolve(name))(ids(vocab=384)).logits.detach()
         for name in ("zoo:large?eps=2", "zoo:large?eps=2&widen=8", "zoo:trunk")
@@ -263,14 +266,27 @@ def test_branches_after_one_layer_share_the_deviation() -> None:
 
 
 def test_list_and_card() -> None:
-    listed = CliRunner().invoke(app, ["list"])
+    listed = CliRunner().invoke(app, ["zoo", "list"])
     assert listed.exit_code == 0
-    assert re.findall(r"zoo:\w+", listed.output)[:4] == [
-        "zoo:ngram",
-        "zoo:small",
-        "zoo:mid",
-        "zoo:trunk",
-    ]
-    card = CliRunner().invoke(app, ["card", "--plain"])
+    assert {"zoo:smollm2", "zoo:small", "zoo:mid", "zoo:trunk"} <= {*listed.output.split()}
+    card = CliRunner().invoke(app, ["zoo", "card", "--plain"])
     assert card.exit_code == 0
     assert "Acceptance" in card.output
+
+
+def test_a_shipped_head_names_the_model_that_it_was_trained_on():
+    known = json.loads((DATA / "mid-acceptance" / "acceptance_head.json").read_text())
+    assert known["fingerprint"] == fingerprint.compute("zoo:mid")
+
+
+def test_what_auto_tries_below_its_models():
+    def names(target, *drafts):
+        return [candidate.name for candidate in choose_candidates(target, drafts)]
+
+    family = ["zoo:small", "zoo:mid", "zoo:trunk"]
+    assert names("zoo:large?eps=0.2") == ["ngram", *family, "prompt-lookup"]
+    assert "exit:4" in names("zoo:trunk")
+    assert not {"zoo:trunk", "zoo:large"} & set(names("zoo:trunk"))
+    assert "zoo:small" not in names("zoo:small")
+    assert names("zoo:large", "zoo:mid") == ["ngram", "prompt-lookup", "zoo:mid"]
+    assert registry.family("zoo:large?eps=0.1") == registry.family("zoo:ngram") == "code"
