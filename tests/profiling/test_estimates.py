@@ -109,6 +109,10 @@ def test_a_check_without_a_bonus_has_a_row_less_and_spares_the_shared_layers():
             known.check_ms(False)[drafter, 2, :4],
             [7.0, *(np.array([7.0, 7.5, 8.0]) - shared_ms)],
         )
+    # An exit that cannot pay is left out, and not timed.
+    costs = [row for row in costs if 1 not in (row["drafter"], row["verifier"])]
+    known = estimated(models, {}, measured | {"costs": costs, "pairs": []}, max_budget=3)
+    np.testing.assert_allclose(known.check_ms(False)[0, 2, :4], [7.0, 7.0, 7.5, 8.0])
 
 
 def test_a_price_is_the_mean_over_classes():

@@ -77,7 +77,11 @@ def _without_bonus(
     """
     out = call_ms.copy()
     out[:, :, 1:] = call_ms[:, :, :-1]
-    exits = [int((model.level or {}).get("exit_layer", 0)) for model in models]
+    # 0 where a model is no exit, or one that was left out, so that none of its calls was timed.
+    exits = [
+        int((model.level or {}).get("exit_layer", 0)) if (None, k) in costs.rows else 0
+        for k, model in enumerate(models)
+    ]
     for k, (verifier, upper) in enumerate(zip(models, exits, strict=True)):
         for i, (drafter, lower) in enumerate(zip(models[:k], exits, strict=False)):
             if lower and upper and lower < upper and drafter.owner == verifier.owner:
