@@ -232,6 +232,20 @@ def test_places_of_texts_of_several_lengths():
     assert pair.drafts == 18
 
 
+def test_a_class_of_text_in_which_no_draft_begins_is_as_all_are():
+    found = random_tables(2, vocab=5)
+    pool = tables(*found)
+    drafts = rates.FollowedDrafts(
+        places=[(0, 0), (1, 0)],
+        lengths=[1, 1],
+        signals=[(), ()],
+        tokenwise={1: [np.array([1.0, 0.5]), np.array([1.0, 0.7])]},
+        block={1: [np.array([1.0, 0.5]), np.array([1.0, 0.7])]},
+    )
+    (pair,) = curves.pairs(0, pool, drafts, [[2, 1], [0], [3], []], 0)
+    assert [part.block[1] for part in pair.classes] == [0.7, 0.6, 0.5, 0.6]
+
+
 def test_the_target_s_texts_end_where_it_ends_them(tiny_family, monkeypatch):
     """What a target writes past its end no request gets, so no draft begins there."""
     prompts = [[1, 2, 3], [4, 5]]

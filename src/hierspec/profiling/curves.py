@@ -45,6 +45,8 @@ def pairs(
         lengths = stopping_lengths(window, drafts, kept[target])
     stopping = lengths if window.signal or not member.scores else None
     class_of_draft = np.array([classes[text][place] for text, place in drafts.places])
+    num_classes = 1 + max(number for text in classes for number in text)
+    in_class = [class_of_draft == number for number in range(num_classes)]
     out: list[FollowedPair] = []
     for k, curves in by_verifier.items():
         tokens = curves["block"].sum(1)
@@ -55,9 +57,9 @@ def pairs(
                 verifier=k,
                 drafts=len(lengths),
                 survival=Survival(block=average.block, tokenwise=average.tokenwise),
-                classes=[
-                    _summary(curves, stopping, class_of_draft == number)
-                    for number in range(int(class_of_draft.max()) + 1)
+                classes=[  # where texts are short, no draft may begin in one: it is as all are
+                    _summary(curves, stopping, chosen if chosen.any() else slice(None))
+                    for chosen in in_class
                 ],
                 tokens_per_call=round(float(tokens.mean()), 5),
                 standard_error=round(float(tokens.std() / len(tokens) ** 0.5), 5),
