@@ -360,6 +360,26 @@ def test_load_control_loses_little_time_and_finds_what_has_changed():
     assert used[-50:].count(1) > 35
 
 
+@pytest.mark.parametrize("stalled", [1, 5, 200])
+@pytest.mark.parametrize("streams", [1, 16])
+def test_a_round_in_which_the_machine_stood_still_does_not_decide(streams, stalled):
+    seconds = [0.03, 0.02, 0.04]
+    control, used = LoadControl(3), []
+    for number in range(30_000):
+        plan = control.choose(streams)
+        used.append(plan)
+        stall = 1800.0 if number == stalled else 0.0
+        control.record_round(streams, plan, 10, seconds[plan] + stall)
+    assert used[-10_000:].count(1) > 0.9 * 10_000
+
+
+def test_load_control_by_a_clock_that_stands_still():
+    control = LoadControl(3)
+    for _ in range(50):
+        control.record_round(1, control.choose(1), 10, 0.0)
+    assert control.to_dict() == {"1": [0.0] * 3}
+
+
 def test_load_control_begins_with_what_it_knows_of_about_as_many():
     rounds = {0: (80, 0.30), 1: (40, 0.12), 2: (16, 0.023)}
     control = LoadControl(3)

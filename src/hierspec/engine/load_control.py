@@ -33,11 +33,13 @@ _PREDICTED_TOKENS = 16  # of a predicted output in a draft
 _FIRST_TRIAL, _TRIAL = 3, 2  # rounds a plan is measured for, the first time and later
 _DECAY = 0.85  # of earlier measurements, for each new one
 _MANY_STREAMS = 4  # from so many streams on, plain decoding is tried first
+_STALL = 8  # times a plan's rounds so far: one that takes longer says more of the machine
 _HOPELESS = 0.8  # a plan slower than this part of the best ends the search in its direction
 # The share of time that may be lost by measuring plans again. With few streams the best one depends
 # mostly on the text, which changes with every request; with many, on the machine, which does not.
 _MAX_LOSS_FEW, _MAX_LOSS_MANY = 0.1, 0.02
 _MIN_WAIT = 0.25  # seconds between two trials of a plan
+_MAX_WAIT = 10_000  # rounds of the best plan between two trials, however long the last one took
 _MAX_DOUBLINGS = 4  # with many streams, each lost trial doubles a plan's wait, up to so often
 
 
@@ -103,6 +105,15 @@ class _PlanTimes:
     def goodput(self) -> float:
         return self.tokens / self.seconds if self.seconds else 0.0
 
+    def add(self, tokens: int, seconds: float) -> None:
+        """Add a round; no single one, such as one in which the machine stood still, decides."""
+        if self.seconds and seconds:
+            seconds = min(seconds, _STALL * self.seconds / self.rounds)
+            self.seconds = min(self.seconds, _STALL * seconds * self.rounds)
+        self.tokens = _DECAY * self.tokens + tokens
+        self.seconds = _DECAY * self.seconds + seconds
+        self.rounds = _DECAY * self.rounds + 1
+
 
 @dataclass(slots=True)
 class _LoadClass:
@@ -131,8 +142,8 @@ class _LoadClass:
         plan that it drafts more than that one.
         """
         factor = 1.0
-        while not self.plans[plan].seconds:
-            if any(later.seconds for later in self.plans[plan + 1 :]):
+        while not self.plans[plan].rounds:
+            if any(later.rounds for later in self.plans[plan + 1 :]):
                 plan, factor = plan + 1, 2 * factor
             else:
                 plan -= 1
@@ -184,9 +195,7 @@ class LoadControl:
             measured.switch_seconds = seconds
             return
         previous_best = load.best()
-        measured.tokens = _DECAY * measured.tokens + num_tokens
-        measured.seconds = _DECAY * measured.seconds + seconds
-        measured.rounds = _DECAY * measured.rounds + 1
+        measured.add(num_tokens, seconds)
         measured.last_measured = load.clock
         if load.best() != previous_best:  # the texts have changed, or the machine
             for loser in load.plans:
@@ -213,11 +222,12 @@ class LoadControl:
 
     def _start_trial(self, load: _LoadClass, few_streams: bool) -> None:
         best = load.best()
+        longest = _MAX_WAIT * load.plans[best].seconds / max(load.plans[best].rounds, 1)
         max_loss = (_MAX_LOSS_FEW if few_streams else _MAX_LOSS_MANY) / (self.num_plans - 1)
         for i, plan in enumerate(load.plans):
             wait = max(_MIN_WAIT, load.trial_loss(i) / max_loss)
             wait *= 1 if few_streams else 2**plan.num_lost
-            if i != best and load.clock - plan.last_measured > wait:
+            if i != best and load.clock - plan.last_measured > min(wait, longest):
                 load.trial, load.rounds_left = i, _TRIAL
                 return
 
