@@ -47,6 +47,10 @@ def test_a_profile_survives_its_file(whole, file):
         ({"models": []}, "damaged: models must be a list of at least 1, not []"),
         ({"settings": None}, "damaged: settings must be an object, not None"),
         ({"settings": {}}, "damaged: settings: 'max_speculative_tokens' is missing"),
+        (
+            {"settings": {"max_speculative_tokens": 0}},
+            "damaged: settings.max_speculative_tokens must be an integer of at least 1, not 0",
+        ),
         ({"hardware": 3}, "damaged: hardware must be an object, not 3"),
         ({"target": {}}, "damaged: target: 'model' is missing"),
         (
@@ -141,6 +145,13 @@ def test_a_measurement_without_its_parts_is_damaged(whole):
     measured = {**whole["temperatures"]["0.0"], "costs": alone}
     with pytest.raises(ValueError, match="damaged"):
         from_dict({**whole, "temperatures": {"0.0": measured}}).estimates(0.0)
+
+
+def test_a_call_in_no_time_is_damaged(whole):
+    data = json.loads(json.dumps(whole))
+    data["temperatures"]["0.0"]["costs"][0]["check"]["0"]["mean"] = 0.0
+    with pytest.raises(ValueError, match="mean must be a positive number, not 0"):
+        from_dict(data)
 
 
 def test_every_key_of_the_file_is_documented(whole):

@@ -3,7 +3,7 @@
 A call costs more after another model has used the processor's caches, a check of n tokens costs
 more than one of a single token, and an early exit is cheaper above another exit of its trunk.
 So every pair of models is timed as a two-level hierarchy with several budgets, taking turns, and
-samples are averaged; those past twice the median are left out.
+samples are averaged; those past twice the median (of two samples: the lower one) are left out.
 
 Outside the rounds, a token costs its text, stop conditions and event: :func:`token_ms`.
 """
@@ -41,6 +41,7 @@ from .schema import CallSamples, MeasuredCost, TimeSummary
 WARM, TIMED = 1, 2  # rounds before timing, and timed, in each turn of a pair
 _MIN_SAMPLES = 4
 _MAX_ERROR = 0.025  # of a call's median, relative: about its interquartile range / √samples
+_LEAST_MS = 1e-5  # of a call, by however coarse a clock: costs are divided by
 TOKENS = 12  # generated to measure what a token costs outside the rounds
 
 ModelPair = tuple[int | None, int]  # drafter, verifier; None: a call without a draft
@@ -60,10 +61,13 @@ def token_ms(pool: CandidatePool, prompt: Sequence[int], temperature: float) -> 
     )
     tokens = iter(generation)
     next(tokens, None)  # it reads the prompt
-    began, before = time.perf_counter(), rounds.seconds
-    num_tokens = sum(1 for _ in tokens)  # fewer where the context is full
-    outside = time.perf_counter() - began - (rounds.seconds - before)
-    return max(1e3 * outside / max(num_tokens, 1), 0.0)
+    began, before, outside = time.perf_counter(), rounds.seconds, list[float]()
+    for _ in tokens:
+        ended = time.perf_counter()
+        outside.append(ended - began - (rounds.seconds - before))
+        began, before = ended, rounds.seconds
+    # The median: the machine may have stood still at one. None where the context is full.
+    return max(1e3 * float(np.median(outside)), 0.0) if outside else 0.0
 
 
 class _RoundSeconds(Observer):
@@ -223,14 +227,16 @@ def summary(samples: Mapping[int, Sequence[float]]) -> dict[int, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean, a call's cost in a long run, leaves out samples past twice the median, which
-    other programs cause.
+    other programs cause. Of two samples the lower one counts as the median: were it their mean,
+    the longer one would never be past its double, even if the machine stood still for an hour.
     """
     out: dict[int, TimeSummary] = {}
     for n in sorted(samples):
         low, middle, high = (float(x) for x in np.percentile(samples[n], [25, 50, 75]))
-        typical = [value for value in samples[n] if value <= 2 * middle]
+        lower = np.percentile(samples[n], 50, method="lower")
+        typical = [value for value in samples[n] if value <= 2 * lower]
         out[n] = TimeSummary(
-            mean=round(float(np.mean(typical)), 5),
+            mean=max(round(float(np.mean(typical)), 5), _LEAST_MS),
             median=round(middle, 5),
             low=round(low, 5),
             high=round(high, 5),
@@ -246,7 +252,7 @@ def single_calls(
     scoring = [(None, k, 0) for k, member in enumerate(pool.members) if member.scores]
     times = time_calls(pool, scoring, tokens, repeats=repeats, temperature=temperature)
     return [
-        float(np.median(times[None, k].check[0])) if member.scores else 0.0
+        max(float(np.median(times[None, k].check[0])), _LEAST_MS) if member.scores else 0.0
         for k, member in enumerate(pool.members)
     ]
 

@@ -122,7 +122,7 @@ def complete(
     return AtTemperature(
         pairs=[*followed, *(survival(i, k) for i, k in guessed)],
         costs=[
-            *(check(None, k, 0) for k in range(len(call_ms))),
+            *(check(None, k, 0) for k, ms in enumerate(call_ms) if ms),  # look-ups have no call
             *(check(i, k, 1, max_tokens) for i, k in pairs),
         ],
         context=MeasuredContext(tokens=1, long=1, slopes=[]),

@@ -13,7 +13,15 @@ from hierspec.config.chains import parse_level
 from hierspec.config.levels import LevelConfig
 from hierspec.config.schema import TargetConfig
 from hierspec.utils.records import FrozenRecord
-from hierspec.utils.schema import Integer, Number, validate
+from hierspec.utils.schema import (
+    Expected,
+    Integer,
+    Natural,
+    NonNegativeNumber,
+    Number,
+    PositiveInteger,
+    validate,
+)
 from hierspec.utils.validation import validate_temperature
 
 Rule = Literal["block", "tokenwise"]
@@ -86,8 +94,8 @@ class MeasuredClass(Survival):
 class FollowedPair(FrozenRecord):
     """How well one model's drafts survive another's verification; models by their numbers."""
 
-    drafter: Integer
-    verifier: Integer
+    drafter: Natural
+    verifier: Natural
     drafts: Integer
     survival: Survival
     classes: list[MeasuredClass]
@@ -114,11 +122,11 @@ class MeasuredPair(PairAgreement, FollowedPair):  # in the file, the last base's
 class TimeSummary(FrozenRecord):
     """Milliseconds; ``low`` and ``high`` are quartiles."""
 
-    mean: Number
+    mean: Annotated[Number, Field(gt=0), Expected("a positive number")]
     median: Number
     low: Number
     high: Number
-    count: Integer
+    count: PositiveInteger
 
 
 class MeasuredCost(FrozenRecord):
@@ -174,7 +182,7 @@ class AtTemperature(FrozenRecord):
     pairs: list[MeasuredPair]
     costs: list[MeasuredCost]
     context: MeasuredContext
-    token_ms: Number
+    token_ms: NonNegativeNumber
     noise: CostNoise | None = None
     priors: list[str] = Field(default_factory=list)
 
@@ -182,4 +190,4 @@ class AtTemperature(FrozenRecord):
 class MeasuredSettings(FrozenRecord):
     """The part of the settings that readers need."""
 
-    max_speculative_tokens: Integer
+    max_speculative_tokens: PositiveInteger
