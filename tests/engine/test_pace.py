@@ -18,6 +18,7 @@ from hierspec.engine.pace import Pace
         (Pace(9, [0.2, 0.2, 0.5] * 3, plain=[0.2, 0.2, 0.5], checks=[0.2] * 6), 1.0),  # all along
         (Pace(7, [0.3] * 7, checks=[0.1] * 7), None),  # too few rounds
         (Pace(9, [0.3] * 9, plain=[0.3] * 9), None),  # nothing drafted
+        (Pace(8, [0.3] * 8, checks=[0.0] * 8), None),  # too coarse a clock
     ],
 )
 def test_a_token_took_so_many_times_as_long_as_without_drafts(pace, slowdown):

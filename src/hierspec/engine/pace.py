@@ -29,7 +29,7 @@ class Pace:
     @property
     def slowdown(self) -> float | None:
         """How many times as long as without drafts a token took, at least; below 1 nothing is said
-        of how much is gained. ``None``: there were no drafts, or too few rounds."""
+        of how much is gained. ``None``: no drafts, too few rounds, or too coarse a clock."""
         if not self.checks or len(self.rounds) < _MIN_ROUNDS:
             return None
         plain = self.plain if len(self.plain) >= _MIN_PLAIN_ROUNDS else self.checks
@@ -38,4 +38,4 @@ class Pace:
         seconds, without = (
             sum(min(one, longest) for one in times) for times in (self.rounds, plain)
         )
-        return (seconds / self.num_tokens) / (without / len(plain))
+        return (seconds / self.num_tokens) / (without / len(plain)) if without else None
