@@ -3,7 +3,7 @@
 A call costs more after another model has used the processor's caches, a check of n tokens costs
 more than one of a single token, and an early exit is cheaper above another exit of its trunk.
 So every pair of models is timed as a two-level hierarchy with several budgets, taking turns, and
-samples are averaged; those past twice the median (of two samples: the lower one) are left out.
+samples are averaged; those past twice the median are left out.
 
 Outside the rounds, a token costs its text, stop conditions and event: :func:`token_ms`.
 """
@@ -227,7 +227,7 @@ def summary(samples: Mapping[int, Sequence[float]]) -> dict[int, TimeSummary]:
     """Return per length the mean, median, quartiles and number of the samples, in milliseconds.
 
     The mean, a call's cost in a long run, leaves out samples past twice the median, which
-    other programs cause. Of two samples the lower one counts as the median: were it their mean,
+    other programs cause. Of an even number the lower of its two counts: were it the mean of two,
     the longer one would never be past its double, even if the machine stood still for an hour.
     """
     out: dict[int, TimeSummary] = {}
