@@ -20,8 +20,6 @@ from .synthetic import DEEPEN, DEFAULT_EPS, WIDEN, inflate
 
 DATA = Path(__file__).parent / "data"
 FAMILY = "code"
-TARGET_NAME = "zoo:large"
-DRAFT_NAMES = ("zoo:small", "zoo:trunk")  # those that draft by default
 MID_ACCEPTANCE_NAME = "zoo:mid-acceptance"
 
 

@@ -14,19 +14,19 @@ from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.observers import Observer
 from hierspec.errors import HierspecError
 from hierspec.profiling.candidates import parse
+from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 from hierspec_lab.bench.method_records import LevelCounters
-from hierspec_lab.families.code import DRAFT_NAMES, TARGET_NAME
 
 from .base import Run, RunRequest, Unavailable
 
-_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", TARGET_NAME)  # smallest first
+_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", DEFAULT_TARGET)  # smallest first
 
 
 def shipped_drafts(target: str) -> tuple[str, ...]:
     """Return the default drafts smaller than a target of the shipped family; none for others."""
     name = target.partition("?")[0]
     smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
-    return tuple(draft for draft in DRAFT_NAMES if draft in smaller)
+    return tuple(draft for draft in DEFAULT_DRAFTS if draft in smaller)
 
 
 @dataclass(slots=True, eq=False)
