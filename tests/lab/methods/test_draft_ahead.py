@@ -215,7 +215,7 @@ DRAFT = {"method": "draft_model", "model": "zoo:small", "num_speculative_tokens"
 )
 def test_mistakes_are_one_line(levels, verify, message) -> None:
     with pytest.raises(HierspecError, match=message):
-        Hierarchy.from_config({"target": "zoo:tiny", "levels": levels, "verify": verify})
+        Hierarchy.from_config({"target": "zoo:trunk", "levels": levels, "verify": verify})
 
 
 def test_only_the_key_needs_the_package() -> None:
