@@ -112,8 +112,8 @@ CASE["levels"] = [{"num_speculative_tokens": 2}, {"verify": "block"}]
 def test_the_product_runs_alone(tmp_path):
     (tmp_path / "case.json").write_text(json.dumps(CASE))
     lines = [
-        "generate a --target zoo:small --max-new-tokens 2 --json",
-        "generate a --hierarchy auto --target zoo:small --max-new-tokens 2",
+        "generate a --target zoo:tiny --max-new-tokens 2 --json",
+        "generate a --hierarchy auto --target zoo:tiny --max-new-tokens 2",
         *("certify case.json", "chat --help", "serve --help", "batch --help"),
         "--help",
     ]
