@@ -216,13 +216,18 @@ def median_and_worst(errors: Iterable[float]) -> str:
     return f"{statistics.median(errors):.1f} % and {max(errors):.0f} %"
 
 
-def predictions(key: str = "predicted_ms") -> list[float]:
-    """Relative errors of ``predict.json``."""
+EARLIER_COSTS = "predicted_ms_with_earlier_costs"  # of ``predict.py``: the profile's own
+
+
+def predictions(
+    key: str = "predicted_ms", file: str = "predict", temperature: float | None = None
+) -> list[float]:
+    """Relative errors of ``predict.py``."""
     return [
         abs(row[key] / row["measured_ms"] - 1)
-        for target in data("predict")["targets"].values()
-        for one in target.values()
-        if isinstance(one, dict)
+        for target in data(file)["targets"].values()
+        for name, one in target.items()
+        if isinstance(one, dict) and temperature in (None, float(name))
         for row in one["hierarchies"].values()
     ]
 

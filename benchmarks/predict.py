@@ -8,7 +8,7 @@ default, each alone and in twos, on chats in its template. ``errors_with_earlier
 error with the profile's own costs; ``median_error`` has costs timed again between the runs.
 
     python benchmarks/predict.py --prompts humaneval.jsonl
-    python benchmarks/predict.py --chats FOLDER --name predict-smollm2
+    python benchmarks/predict.py --chats FOLDER --targets zoo:smollm2-16bit --name predict-16bit
 """
 
 from __future__ import annotations

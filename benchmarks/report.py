@@ -203,6 +203,8 @@ def text(files: dict[str, BenchResults]) -> str:
         ("memory", report_ground.memory),
         ("search", report_planning.search),
         ("predict", report_planning.predict),
+        ("predict-16bit", report_planning.predict_chats),
+        ("predict-own-bits", report_planning.predict_chats),
         ("harmless", report_planning.harmless),
         ("auto", report_ground.auto),
     ):

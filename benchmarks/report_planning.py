@@ -45,11 +45,31 @@ def search(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
 
 
 def predict(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
-    parts = [
+    return _predicted(
         "## Predicted against measured",
         "`python benchmarks/predict.py --prompts humaneval.jsonl`: the models are profiled on "
-        "every other prompt, and the hierarchies run interleaved on those between, "
-        f"{data['tokens']} tokens each. Milliseconds a token, decoding.",
+        "every other prompt, and the hierarchies run interleaved on those between, ",
+        *(data, table, provenance),
+    )
+
+
+def predict_chats(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+    (target,) = data["targets"]
+    return _predicted(
+        f"## Predicted against measured, {target}",
+        f"`python benchmarks/predict.py --chats FOLDER --targets {target} --lengths 4 --tokens "
+        f"{data['tokens']} --num-prompts {data['prompts']}`: the models are profiled on some "
+        "chats, and the hierarchies run interleaved on others, ",
+        *(data, table, provenance),
+    )
+
+
+def _predicted(
+    title: str, how: str, data: dict[str, Any], table: Table, provenance: Provenance
+) -> str:
+    parts = [
+        title,
+        f"{how}{data['tokens']} tokens each. Milliseconds a token, decoding.",
         provenance(data),
     ]
     errors = [

@@ -209,6 +209,19 @@ def test_threads_share_a_hierarchy(tiny_family):
     assert got == expected
 
 
+def test_a_processor_that_calls_its_own_hierarchy_is_told(tiny_family):
+    hierarchy = built(tiny_family, "hierarchy")
+
+    def asks_itself(ids, scores):
+        hierarchy.generate(PROMPTS[0], max_new_tokens=2)
+        return scores
+
+    options = {"max_new_tokens": 5, "ignore_eos": True}
+    with pytest.raises(HierspecError, match="call another Hierarchy"):
+        hierarchy.generate(PROMPTS[0], logits_processors=[asks_itself], **options)
+    assert hierarchy.generate(PROMPTS[0], **options).num_tokens == 5  # the lock is free again
+
+
 def test_events_tell_who_wrote_what_and_add_up(tiny_family):
     hierarchy = built(tiny_family, "hierarchy")
     events = list(hierarchy.stream(PROMPTS[0], max_new_tokens=30, ignore_eos=True))

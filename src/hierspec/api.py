@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import threading
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -26,9 +25,14 @@ from hierspec.engine.streamers import tee_to_streamer, validate_single_sequence
 from hierspec.errors import HierspecError
 from hierspec.planner.plan import Plan
 from hierspec.utils.schema import validate_keys
+from hierspec.utils.turns import TurnLock
 from hierspec.verifiers.soundness import validate as validate_soundness
 
 AnyPrompt = str | Sequence[int] | Sequence[Mapping[str, Any]]
+_ROUND_WITHIN_A_ROUND = (
+    "a logits processor or an observer has called the hierarchy that called it, whose models are "
+    "in the middle of a round: let it call another Hierarchy over the same model"
+)
 
 
 class Hierarchy:
@@ -93,7 +97,7 @@ class Hierarchy:
         self.plan: Plan | None = None  # of auto: the planner's choice, its price and the runners-up
         self._watches = target.watches
         self._checked: list[tuple[bool, Controller | None]] = []  # that are sound
-        self._lock = threading.Lock()
+        self._lock = TurnLock(_ROUND_WITHIN_A_ROUND)
         self._process = os.getpid()
 
     @classmethod
@@ -199,7 +203,7 @@ class Hierarchy:
         return any(watch.changed() for watch in self._watches)
 
     @property
-    def lock(self) -> threading.Lock:
+    def lock(self) -> TurnLock:
         """Held while a round of some call runs; others that run the models wait for it."""
         return self._lock
 

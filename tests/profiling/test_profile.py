@@ -154,6 +154,14 @@ def test_a_call_in_no_time_is_damaged(whole):
         from_dict(data)
 
 
+@pytest.mark.parametrize("share", [-0.1, 1.5])
+def test_a_share_that_is_none_is_damaged(whole, share):
+    data = json.loads(json.dumps(whole))
+    data["temperatures"]["0.0"]["pairs"][0]["survival"]["block"][-1] = share
+    with pytest.raises(ValueError, match=f"must be a number from 0 to 1, not {share}"):
+        from_dict(data)
+
+
 def test_every_key_of_the_file_is_documented(whole):
     page = (Path(__file__).parents[2] / "docs" / "profiles.md").read_text()
     measured = whole["temperatures"]["1.0"]

@@ -67,6 +67,7 @@ def batch(
     from .serve import service_settings
 
     settings = service_settings(ctx.params, config, setting)  # refuses to go on without the extra
+    from hierspec.server.batch.lines import read_lines
     from hierspec.server.batch.output import AnswersFile
     from hierspec.server.batch.writer import BatchRun
 
@@ -79,6 +80,7 @@ def batch(
     )
     if input_file.resolve() == output_file.resolve():
         raise HierspecError("requests and answers must be two files")
+    next(read_lines(input_file), None)  # one that cannot be read leaves no empty output behind
     console = notes()
     refusal = f"another batch is writing {output_file}: wait for it to end, or name another output"
     with (

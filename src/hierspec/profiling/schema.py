@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import AfterValidator, Field
+from pydantic import AfterValidator, Field, Strict
 
 from hierspec.config.chains import parse_level
 from hierspec.config.levels import LevelConfig
@@ -26,7 +26,10 @@ from hierspec.utils.validation import validate_temperature
 
 Rule = Literal["block", "tokenwise"]
 RULE, RULE_FOR_SEVERAL_DRAFTS = "block", "traversal"  # of plans; the same for a single draft
-SurvivalCurve = list[Number]  # entry m: the probability that the first m tokens of a draft are kept
+_Probability = Annotated[float, Strict(), Field(ge=0, le=1), Expected("a number from 0 to 1")]
+SurvivalCurve = list[
+    _Probability
+]  # entry m: the probability that the first m tokens of a draft are kept
 JointSurvival = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
 
 

@@ -105,3 +105,4 @@ def test_mistakes_are_one_line(tmp_path, capsys):
         assert cli.run(["batch", *map(str, argv)]) == 2
         shown = capsys.readouterr().err
         assert said in shown, shown
+        assert said != "cannot read requests" or not output.exists()
