@@ -199,12 +199,36 @@ def test_what_differs_and_is_lossless_is_certified(mine):
     assert certificate.engine.complete
 
 
-def test_what_float32_rounds_in_rare_drafts_is_certified(mine):
-    mine(Rule)
-    content = case()
+class Recursive(RRS):
+    name = "mine"
+
+
+@pytest.mark.parametrize(("rule", "num_drafts"), [(Rule, 1), (Recursive, 2)])
+def test_what_float32_rounds_in_rare_drafts_is_certified(rule, num_drafts, mine):
+    mine(rule)
+    content = case(num_drafts=num_drafts)
     rows = [0.0, 1.0 - 1e-8, 1e-8], [1e-40, 1.0, 1e-30]
     content["models"] = [{"order": 0, "table": {"": row}} for row in rows]
     assert certify(content).passed()
+
+
+class RoundsItsRatios(Recursive):
+    """In float32 alone, where 1e8 and 1 more are the same."""
+
+    def choose(self, drafts, p):
+        choice, kept = super().choose(drafts, p), None
+        while True:
+            try:
+                h = choice.send(kept)
+            except StopIteration as stop:
+                return stop.value
+            kept = yield h * (0.9 if p[0].row(0).sum() + 1e8 == 1e8 else 1.0)
+
+
+def test_several_drafts_are_decided_in_float32_too(mine):
+    mine(RoundsItsRatios)
+    with pytest.raises(HierspecError, match=r"float32, as a model's are: compute with p\[j\]"):
+        certify(case(num_drafts=2))
 
 
 class HasParameters(Rule):

@@ -7,16 +7,19 @@ a multi-draft rule is enumerated by following both results of each of its tests.
 from __future__ import annotations
 
 import dataclasses
+import math
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
 
+from hierspec.core.distributions import DenseDistributions
 from hierspec.core.nodes import Draft, Verify
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.requests import Check
-from hierspec.core.rules import Batch, Verifier, tau_probabilities
+from hierspec.core.rules import Batch, Stop, Verifier, tau_probabilities
 from hierspec.errors import HierspecError
 from hierspec.utils import plugins
 from hierspec.verifiers.acceptance import acceptance_of, correction_of, is_checked
@@ -48,15 +51,18 @@ def _multi_draft_verdicts(node: Verify, check: Check, models: ModelRows) -> Verd
         for d in drafts
     ]
     p = [TableDistributions(models.rows, model_ids) for model_ids in ids]
+    stops = outcomes(node.rule, drafts, p)
     result = []
-    for stop_probability, stop in outcomes(node.rule, drafts, p):
+    for stop_probability, stop in stops:
         model_ids, next_row = ids[stop.draft], normalise(stop.distribution.numpy())
         for probability, verdict in _verdicts_with_next_token(
             node, models, drafts[stop.draft], stop.num_accepted, next_row, model_ids, model_ids
         ):
             result.append((stop_probability * probability, verdict))
-    if is_checked(node.rule) and models.rows.is_changed():
-        raise _writes(node.rule, "a row of p, or of a draft")
+    if is_checked(node.rule):
+        if models.rows.is_changed():
+            raise _writes(node.rule, "a row of p, or of a draft")
+        _check_drafts_in_float32(node.rule, drafts, p, stops)
     return result
 
 
@@ -192,10 +198,48 @@ def _check_in_float32(rule: Verifier, batch: Batch, in_float64: _Decided) -> Non
         for decided in (in_float64, _decide(rule, rows))
     )
     if not np.allclose(first, second, 0.0, _FLOAT32_ROUNDING):
-        raise HierspecError(
-            f"{plugins.where(type(rule))}: rule {rule.name!r} decides otherwise where p and q are "
-            "float32, as a model's are: compute with batch.p.double() and batch.q.double()"
-        )
+        raise _decides_otherwise(rule, "batch.p.double() and batch.q.double()")
+
+
+def _check_drafts_in_float32(
+    rule: Verifier,
+    drafts: Sequence[Proposal],
+    p: Sequence[TableDistributions],
+    in_float64: Sequence[tuple[float, Stop]],
+) -> None:
+    """The same of a rule for several drafts."""
+    rows = [DenseDistributions(each.dense(each.width).float()) for each in p]
+    rounded = []
+    for draft in drafts:
+        q = draft.distributions.dense(p[0].width).float()
+        rounded.append(dataclasses.replace(draft, distributions=DenseDistributions(q)))
+    first, second = (
+        _law_of_stops(drafts, stops) for stops in (in_float64, outcomes(rule, rounded, rows))
+    )
+    chance = math.prod(d.distributions.prob(i, x) for d in drafts for i, x in enumerate(d.tokens))
+    if any(
+        not np.allclose(chance * first[kept], chance * second[kept], 0.0, _FLOAT32_ROUNDING)
+        for kept in first.keys() | second.keys()
+    ):
+        raise _decides_otherwise(rule, "p[j].row(i).double()")
+
+
+def _law_of_stops(
+    drafts: Sequence[Proposal], stops: Sequence[tuple[float, Stop]]
+) -> dict[tuple[int, ...], np.ndarray]:
+    """Return the chances [V] of the token that follows, by the tokens that are kept."""
+    law = defaultdict[tuple[int, ...], Any](float)
+    for chance, stop in stops:
+        kept = drafts[stop.draft].tokens[: stop.num_accepted]
+        law[kept] = law[kept] + chance * normalise(stop.distribution.double().numpy())
+    return law
+
+
+def _decides_otherwise(rule: Verifier, remedy: str) -> HierspecError:
+    return HierspecError(
+        f"{plugins.where(type(rule))}: rule {rule.name!r} decides otherwise where p and q are "
+        f"float32, as a model's are: compute with {remedy}"
+    )
 
 
 def _verdicts_with_next_token(
