@@ -128,7 +128,7 @@ class Hierarchy:
         from hierspec.presets.registry import AUTO, preset
 
         if name == AUTO:
-            names = ["target", "drafts", "temperature", "chat", "online", "report"]
+            names = ["target", "drafts", "temperature", "chat", "online", "measure_again", "report"]
             if tokenizer is not None:
                 raise HierspecError(arguments.AUTO_TOKENIZER)
             return cls.auto(**validate_keys(models, names, "options"))

@@ -53,7 +53,8 @@ def batch(
     Requests are handled as hierspec serve handles them, in this process and without a network. The
     same command continues where it stopped, however it ended. Lines that are not requests, and
     requests that fail, are answered with their error; then the exit status is 1. Settings are those
-    of hierspec serve; with --ray, --max-concurrency is that of each process.
+    of hierspec serve, of which api_key, request_timeout and store_responses have no effect here;
+    with --ray, --max-concurrency is that of each process.
 
     Examples:
 

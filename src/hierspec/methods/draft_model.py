@@ -29,9 +29,8 @@ class DraftModelConfig(LevelConfig):
 
     Attributes:
         model: its name, or a loaded model.
-        backend: as the target's. With ``auto`` a Llama-shaped model of up to 256 MB runs calls of
-            few rows in compiled kernels on CPUs (float32 and bfloat16; its weights are then stored
-            twice); ``lean`` runs without them.
+        backend: as the target's. With ``auto`` a Llama-shaped model runs in compiled kernels on
+            CPUs; ``lean`` runs without them.
     """
 
     capabilities = Capabilities(

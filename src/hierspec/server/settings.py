@@ -79,7 +79,7 @@ class ServeSettings:
         cors_origin: origins whose web pages may send requests; none by default.
         max_body_bytes: of a request.
         max_prompt_tokens: limit of a prompt; default: as many as the context holds.
-        max_tokens_default: limit of a chat whose request sets none.
+        max_tokens_default: limit of a chat or a Response whose request sets none.
         max_num_seqs: sequences in rounds at once.
         max_queue: requests that may wait; more are answered with 429.
         max_cache_tokens: tokens in all caches; default: by the free memory.

@@ -44,8 +44,9 @@ def train(
     output: Annotated[
         Path | None,
         output_option(
-            "File to write; default: exit_heads.safetensors in the model's directory. For eagle3 a "
-            "folder. Interrupted training is continued."
+            "File to write; default: exit_heads.safetensors in the model's directory, or, for "
+            "acceptance, acceptance_head.safetensors in the draft model's. For eagle3 a folder. "
+            "Interrupted training is continued."
         ),
     ] = None,
     texts: Annotated[
@@ -93,7 +94,7 @@ def train(
         ),
     ] = "kl",
     windows: Annotated[
-        int, typer.Option(min=1, help="Most windows, or conversations, to measure on.")
+        int, typer.Option(min=1, help="heads: most windows, or conversations, to measure on.")
     ] = 16,
     features: Annotated[
         Path | None,
@@ -109,13 +110,16 @@ def train(
     steps: Annotated[
         int | None, typer.Option(min=1, help="Training steps, instead of --epochs.")
     ] = None,
-    tokens: Annotated[int, typer.Option(min=1, help="Most tokens of text to use.")] = 131_072,
+    tokens: Annotated[int, typer.Option(min=1, help="heads: most tokens of text.")] = 131_072,
     lr: Annotated[
         float | None,
-        typer.Option("--lr", help="Learning rate after the warm-up; default: 2e-4, eagle3 2e-3."),
+        typer.Option(
+            "--lr",
+            help="Learning rate after the warm-up; default: 2e-4, eagle3 2e-3, acceptance 1e-3.",
+        ),
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Windows of text in a batch.")] = 2,
-    width: Annotated[int, typer.Option(min=1, help="Tokens in a window.")] = 256,
+    rows: Annotated[int, typer.Option(min=1, help="heads: windows of text in a batch.")] = 2,
+    width: Annotated[int, typer.Option(min=1, help="heads: tokens in a window.")] = 256,
     seed: Seed = 0,
     overwrite: Annotated[
         bool,
@@ -223,6 +227,11 @@ def train(
     elif kind == "eagle3":
         if exits:
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
+        if dtype or device:
+            raise HierspecError(
+                "--dtype and --device go with heads; an eagle3 drafter is trained on a CPU, in "
+                "bfloat16"
+            )
         if output is None:
             raise HierspecError("say into which folder the drafter goes: -o FOLDER")
         from hierspec_lab.training.eagle3 import train as eagle3
