@@ -209,6 +209,15 @@ def test_threads_share_a_hierarchy(tiny_family):
     assert got == expected
 
 
+def test_a_processor_may_have_parameters(tiny_family):
+    hierarchy = built(tiny_family, "hierarchy")
+    bias = torch.nn.Parameter(torch.tensor(1.0))
+    options = {"max_new_tokens": 5, "ignore_eos": True, "temperature": 1.0, "seed": 1}
+    plain = hierarchy.generate(PROMPTS[0], **options)
+    moved = hierarchy.generate(PROMPTS[0], logits_processors=[lambda _, s: s + bias], **options)
+    assert moved.token_ids == plain.token_ids
+
+
 def test_a_processor_that_calls_its_own_hierarchy_is_told(tiny_family):
     hierarchy = built(tiny_family, "hierarchy")
 

@@ -305,15 +305,9 @@ class Hierarchy:
                 "threads: call torch.set_num_threads(1) in it, or make the Hierarchy in a process "
                 'that was started by "spawn"'
             )
-        for watch in self._watches:
-            watch.check()
         call = CallOptions.of(options)
         requests = call.requests(prompts, self.root.model, self.tokenizer, self.eos_token_ids())
-        greedy = all(request.params.greedy for request in requests)
-        if (kind := (greedy, self.controller)) not in self._checked:
-            for plan in [self.root] if self.controller is None else self.controller.plans:
-                validate_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
-            self._checked.append(kind)
+        self.validate(greedy=all(request.params.greedy for request in requests))
         return Generation(
             self.root,
             requests,
@@ -323,6 +317,23 @@ class Hierarchy:
             observers=call.observers,
             controller=self.controller,
         )
+
+    def validate(self, *, greedy: bool) -> None:
+        """Refuse to write texts that would not be the target's.
+
+        Args:
+            greedy: whether all of them are; some rules are lossless in greedy decoding alone.
+
+        Raises:
+            HierspecError: a rule would change the output law, or a loaded model has changed since
+                its weights were copied.
+        """
+        for watch in self._watches:
+            watch.check()
+        if (kind := (greedy, self.controller)) not in self._checked:
+            for plan in [self.root] if self.controller is None else self.controller.plans:
+                validate_soundness(plan, greedy=greedy, allow_lossy=self.config.allow_lossy)
+            self._checked.append(kind)
 
     def eos_token_ids(self) -> frozenset[int]:
         """Return the tokens that end a text: the model's and the tokenizer's."""

@@ -175,6 +175,7 @@ def test_the_likeliest_tokens_of_every_place(model, small, rule):
     [
         {"max_new_tokens": 8},
         {"max_length": 9, "repetition_penalty": 1.4},
+        {"max_new_tokens": 8, "max_length": 200, "forced_eos_token_id": 6},
         {"max_new_tokens": 8, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2},
         {"max_new_tokens": 8, "min_new_tokens": 5, "eos_token_id": list(range(60))},
         {"max_new_tokens": 8, "bad_words_ids": [[22], [63]]},
@@ -184,6 +185,17 @@ def test_the_likeliest_tokens_of_every_place(model, small, rule):
 def test_a_generation_config_means_what_it_means_to_generate(model, fast, fields):
     config = GenerationConfig(**fields)
     assert fast.generate(IDS, generation_config=config).token_ids == greedy(model, config)
+
+
+def test_a_session_in_use_is_not_closed(fast):
+    session = fast.session()
+    stream = session.stream(IDS, max_new_tokens=20, ignore_eos=True)
+    next(stream)
+    with pytest.raises(HierspecError, match="in use by a generation"):
+        session.close()
+    assert session.cache.in_use
+    stream.close()
+    session.close()
 
 
 def test_a_generation_config_samples_from_its_distribution(fast):

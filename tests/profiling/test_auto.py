@@ -147,18 +147,24 @@ def test_kernels_that_turn_out_not_to_compile(family, cache, tmp_path, monkeypat
     script.write_text('#!/bin/sh\ncase "$*" in *kernels.c*) exit 1;; esac\nexec cc "$@"\n')
     script.chmod(0o755)
     monkeypatch.setenv("CC", str(script))
-    stages = []
-    for cached in (library.load, compiler.find):
-        cached.cache_clear()
-    try:
-        with pytest.warns(library.NoKernelsWarning):
-            found = auto.choose(
-                TargetConfig(model=family["target"], dtype="float32"),
-                report=lambda stage, share: stages.append(stage),
-            )
-    finally:
+    stages, target = [], TargetConfig(model=family["target"], dtype="float32")
+
+    def fresh():
         for cached in (library.load, compiler.find):
             cached.cache_clear()
+
+    fresh()
+    try:
+        with pytest.warns(library.NoKernelsWarning):
+            found = auto.choose(target, report=lambda stage, share: stages.append(stage))
+        fresh()
+        with (
+            pytest.warns(library.NoKernelsWarning),
+            pytest.raises(HierspecError, match="8 or 4 bits"),
+        ):
+            auto.choose(target, ["quantized:5"])
+    finally:
+        fresh()
     assert "so far: " in stages[0]
     assert {one.name for one in found.profile.models[:-1]} == {"suffix", "prompt-lookup"}
     assert found.measured_now

@@ -102,6 +102,19 @@ def test_predicted_output_is_counted(ask):
     assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
 
 
+def test_predicted_tokens_behind_a_stop_are_not_accepted(ask):
+    letters = {str(byte_tokenizer().encode(one)[-1]): 80 for one in "abcdefghijklmnop"}
+    chat = {**CHAT, "max_tokens": 24, "temperature": 0, "logit_bias": letters}
+    (whole,) = ask(post("/v1/chat/completions", chat))
+    content = whole.json()["choices"][0]["message"]["content"]
+    guess = {**chat, "prediction": {"type": "content", "content": content}, "stop": content[6:9]}
+    (found,) = ask(post("/v1/chat/completions", guess), adapt_to_load=False)
+    usage = found.json()["usage"]
+    details = usage["completion_tokens_details"]
+    assert details["accepted_prediction_tokens"] < usage["completion_tokens"] < 20
+    assert details["rejected_prediction_tokens"] > 0
+
+
 @pytest.mark.parametrize("lacking", ["no tokenizer", "no chat template"])
 def test_a_model_without_a_chat_template_says_so(family, lacking):
     tokenizer = None if lacking == "no tokenizer" else byte_tokenizer(template=None)

@@ -189,6 +189,15 @@ def test_a_full_queue_says_when_to_come_back(family):
     assert refused.json()["error"]["code"] == "queue_full"
 
 
+def test_what_can_never_wait_is_no_full_queue(family):
+    async def work(client):
+        return await client.post("/v1/completions", json={**TEXT, "max_tokens": 2, "n": 3})
+
+    found = asking(app_of(family, max_queue=2), work)
+    assert found.status_code == 400
+    assert "ask for fewer, or raise max_queue" in found.text
+
+
 def test_a_request_may_set_its_own_deadline(ask):
     body = {**TEXT, "max_tokens": 1500, "ignore_eos": True, "timeout": 0.05}
     (found,) = ask(post("/v1/completions", body))

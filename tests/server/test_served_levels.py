@@ -7,10 +7,11 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 from eagle3_cases import save_drafter
 from estimate_cases import estimates
 from server_cases import asking
-from transformers import AutoConfig
+from transformers import AutoConfig, AutoModelForCausalLM
 
 from hierspec import Hierarchy
 from hierspec.config.build import build
@@ -142,3 +143,51 @@ def test_under_match_a_seed_gives_plain_decodings_text(hierarchies, name):
     assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
     predicted = [{**body, "prediction": {"content": wanted[i]}} for i, body in enumerate(bodies)]
     assert words(texts(served(models), predicted, together=True)) == wanted
+
+
+def test_rules_that_are_lossless_greedily_alone_refuse_samples(family):
+    level = {"method": "draft_model", "model": family["draft"], "num_speculative_tokens": 3}
+    config = {"target": {"model": family["target"], "dtype": "float32"}, "levels": [level]}
+    bodies = [{**BODIES[0], "temperature": temperature} for temperature in (0, 1.0)]
+
+    def codes(**more):
+        async def work(client):
+            return [await client.post("/v1/completions", json=body) for body in bodies]
+
+        answers = asking(
+            served(Hierarchy.from_config({**config, "verify": "leading", **more})), work
+        )
+        return [one.status_code for one in answers], answers[1].text
+
+    found, said = codes()
+    assert found == [200, 400]
+    assert "changes the distribution of the output" in said
+    assert codes(allow_lossy=True)[0] == [200, 200]
+
+
+def test_a_model_that_has_changed_is_not_served(family):
+    model = AutoModelForCausalLM.from_pretrained(family["target"], dtype=torch.float32)
+    app = served(Hierarchy(model, drafts=["suffix"]))
+
+    async def work(client):
+        first = await client.post("/v1/completions", json=BODIES[0])
+        with torch.no_grad():
+            model.lm_head.weight.add_(1.0)
+        return first, await client.post("/v1/completions", json=BODIES[0])
+
+    first, second = asking(app, work)
+    assert (first.status_code, second.status_code) == (200, 400)
+    assert "has changed" in second.text
+
+
+def test_an_answer_counts_alternative_drafts_as_the_service_does(family):
+    level = {"method": "draft_model", "model": family["draft"], "num_speculative_tokens": 3}
+    config = {
+        "target": {"model": family["target"], "dtype": "float32"},
+        "levels": [{**level, "num_drafts": 3}],
+        "verify": "rrs",
+    }
+    app = served(Hierarchy.from_config(config), adapt_to_load=False)
+    (answer,) = texts(app, [{**BODIES[0], "seed": 1, "temperature": 1.0}], together=False)
+    (drafter,) = answer["speculative"]["levels"]
+    assert drafter["num_draft_tokens"] > 3 * drafter["num_drafts"], "of three drafts in a tree"

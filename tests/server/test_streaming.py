@@ -111,3 +111,23 @@ def test_usage_in_every_chunk_where_it_is_asked_for(ask, path, body):
     counted = [one["usage"]["completion_tokens"] for one in chunks(found.text)[:-1]]
     assert counted == sorted(counted)
     assert counted[0] < counted[-1] == 10
+
+
+def test_streams_of_several_prompts_count_each_prompt_once(ask):
+    """Whichever choice ends first."""
+    body = {**TEXT, "prompt": ["a longer prompt than the other", "b"], "n": 2, "max_tokens": 60}
+    for seed in range(4):
+        one = {**body, "seed": seed, "temperature": 1.0, "stop": ["e", " "]}
+        counted = {**one, "stream": True, "stream_options": {"include_usage": True}}
+        whole, streamed = ask(post("/v1/completions", one), post("/v1/completions", counted))
+        found, wanted = chunks(streamed.text)[-2]["usage"], whole.json()["usage"]
+        assert found["prompt_tokens"] == wanted["prompt_tokens"]
+        assert found["completion_tokens"] == wanted["completion_tokens"]
+
+
+def test_an_echo_alone_counts_no_token(ask):
+    options = {"include_usage": True, "continuous_usage_stats": True}
+    body = {**TEXT, "max_tokens": 0, "echo": True, "stream": True, "stream_options": options}
+    (found,) = ask(post("/v1/completions", body))
+    counts = {one["usage"]["completion_tokens"] for one in chunks(found.text)[:-1]}
+    assert counts == {0}

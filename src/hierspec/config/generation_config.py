@@ -152,7 +152,7 @@ def _processors(
     config._eos_token_tensor = None
     if eos_token_ids:
         config._eos_token_tensor = torch.tensor(eos_token_ids, device=target.device)
-    if config.max_length is None:
+    if config.max_new_tokens is not None or config.max_length is None:
         config.max_length = len(prompt.tokens) + (config.max_new_tokens or 0)
     text = SimpleNamespace(vocab_size=target.vocab_size)
     # A stand-in with the only attributes that the method reads of a model. Callers pass no

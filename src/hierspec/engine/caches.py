@@ -73,8 +73,9 @@ class SessionCache:
         Raises:
             HierspecError: a generation is using it.
         """
+        slots = self.take()
         try:
-            close_slots(self.take())
+            close_slots(slots)
         finally:
             self.give_back({})
 

@@ -36,14 +36,17 @@ class Metrics(Observer):
     def on_verify(self, checks: Checks) -> None:
         self.levels[checks.node.index].verify_seconds += checks.seconds
         for task, chosen, verdict in zip(checks.tasks, checks.drafts, checks.verdicts, strict=True):
+            request = task.request
+            assert isinstance(request, Check)
+            num_others = 0
+            if request.draft.alternatives:
+                tree, _ = Tree.merge(draft.tokens for draft in request.draft.drafts)
+                num_others = len(tree) - len(chosen)
             for levels in (self.levels, task.sequence.level_stats):
                 if levels:
                     _count_owners(levels, chosen, verdict.num_accepted)
-            request = task.request
-            assert isinstance(request, Check)
-            if request.draft.alternatives:
-                tree, _ = Tree.merge(draft.tokens for draft in request.draft.drafts)
-                self.levels[chosen.owners[0]].num_draft_tokens += len(tree) - len(chosen)
+                    if num_others:
+                        levels[chosen.owners[0]].num_draft_tokens += num_others
 
     def on_answer(
         self, tasks: Sequence[Task], answers: Sequence[Any], began: float, seconds: float

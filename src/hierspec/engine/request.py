@@ -95,6 +95,7 @@ class Request(LiveSequence):
 
     Attributes of its result:
         finish_reason: ``"stop"``, ``"length"`` or ``"cancelled"``; ``None`` while it is written.
+        cut_origins: the levels whose tokens stood behind the end of the text, in its last round.
         level_counts, plan: of the last round, as in :class:`Progress`.
         plans: rounds of the target by plan, where its engine keeps them.
         prompt_logprobs: of every token of the prompt but the first, if requested.
@@ -140,6 +141,7 @@ class Request(LiveSequence):
     logprobs: list[float] = field(init=False, default_factory=list[float])
     top_logprobs: list[TokenLogprobs] = field(init=False, default_factory=list[TokenLogprobs])
     finish_reason: str | None = field(init=False, default=None)
+    cut_origins: tuple[int, ...] = field(init=False, default=())
     events: list[TokenEvent] = field(init=False, default_factory=list[TokenEvent])
     level_counts: tuple[tuple[str, int, int], ...] = field(init=False, default=())
     plan: str = field(init=False, default="")
@@ -253,6 +255,7 @@ class Request(LiveSequence):
                 top_logprobs=best,
             )
             if reason is not None:
+                self.cut_origins = tuple(verdict.emitted.origins[i + 1 :])
                 return
 
     def report(self, *, end: bool = False) -> None:

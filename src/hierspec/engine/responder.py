@@ -189,7 +189,7 @@ class Responder:
             else:
                 # A greedy tree may have more leaves than a leaf's drafts have slots.
                 leaves = (one for one in walk(request.node.below) if isinstance(one, Draft))
-                several = several[: max(leaf.num_drafts for leaf in leaves)]
+                several = several[: max((leaf.num_drafts for leaf in leaves), default=1)]
                 slot = partial(task.sequence.slot, node.model)
                 alternatives.add_in_separate_slots(several, make_job, slot)
             drafts.append(several)

@@ -6,6 +6,8 @@ import math
 import threading
 from collections.abc import Callable
 
+from hierspec.errors import HierspecError
+
 from .request import Request
 
 
@@ -52,11 +54,17 @@ class WaitingQueue:
 
         Raises:
             DrainingError: the queue is closed.
+            HierspecError: they will never find room.
             QueueFullError: there is no room for all of them.
         """
         with self.changed:
             if self.closed:
                 raise DrainingError("the service is shutting down: try again later", 5)
+            if len(requests) > self.max_waiting:
+                raise HierspecError(
+                    f"{len(requests)} sequences are asked for at once, and {self.max_waiting} may "
+                    "wait: ask for fewer, or raise max_queue"
+                )
             if len(self.items) + len(requests) > self.max_waiting:
                 raise QueueFullError(
                     f"{len(self.items)} requests are waiting, and {self.max_waiting} are allowed: "

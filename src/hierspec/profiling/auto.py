@@ -133,13 +133,15 @@ def choose(
                             so_far=so_far.update,
                         )
                 except HierspecError:
-                    if not expected or library.is_expected():
+                    others = choose_candidates(target.model, names, target.dtype)
+                    if not expected or library.is_expected() or others == candidates:
                         raise
-                    # The kernels do not compile here after all, so that other drafts can be tried.
-                    return choose(target, names, temperature=temperature, chat=chat, report=report)
-                profile = from_dict(data, str(path))
-                if busy := busy_message(profile.temperatures.values()):
-                    warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
+                else:
+                    profile = from_dict(data, str(path))
+                    if busy := busy_message(profile.temperatures.values()):
+                        warnings.warn(f"{busy} ({_AGAIN})", BusyWarning, stacklevel=2)
+    if profile is None:  # the kernels do not compile here after all: other drafts can be tried
+        return choose(target, names, temperature=temperature, chat=chat, report=report)
     best = plan_of(profile, temperature)
     config = _hierarchy(profile, best.best.chain, in_memory)
     control = control_chain(profile, best)

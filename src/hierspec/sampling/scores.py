@@ -123,6 +123,7 @@ class ScoreRows:
             self.edit(equal)
             scores[banned] = equal[banned]
 
+    @torch.no_grad()
     def _process(self, scores: torch.Tensor) -> None:
         ids = torch.tensor([self.context.tokens()], device=scores.device)
         for row in range(self.num_rows):

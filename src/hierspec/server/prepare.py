@@ -37,7 +37,8 @@ def engine_requests(
 
     Raises:
         ApiError: no such model or hierarchy, too many sequences, a prompt too long.
-        HierspecError: a parameter that the engine refuses.
+        HierspecError: a parameter that the engine refuses, or a hierarchy that would change what
+            is written.
     """
     settings = service.settings
     hierarchy = requested_hierarchy(service, body.model, body.hierarchy)
@@ -62,6 +63,7 @@ def engine_requests(
     own = service.hierarchies[hierarchy]
     # Under `match` the target's own random numbers decide, whatever was drafted.
     same_for_any_plan = params.greedy or own.root.rule.draft_independent
+    own.validate(greedy=params.greedy)
     for prompt in prompts:
         validate_prompt(service, prompt, next(name for name in _PROMPTS if hasattr(body, name)))
     call = CallOptions(

@@ -149,17 +149,15 @@ class ChoicesReply(Reply[BODY]):
         return {**self._base(self.kind), "choices": choices, **totals}
 
     async def events(self) -> AsyncIterator[str]:
-        base, all_ended = self._base(self.chunk_kind), list[Request]()
+        base = self._base(self.chunk_kind)
         options = self.body.stream_options or StreamOptions()
         is_counted = options.include_usage and options.continuous_usage_stats
         prompts = _one_each([request.prompt for request in self.requests], self.num_prompts)
         num_prompt_tokens, num_tokens = sum(map(len, prompts)), 0
         async for index, progress in self.streams:
-            if progress.ended is not None:
-                if progress.ended.error is not None:
-                    raise progress.ended.error
-                all_ended.append(progress.ended)
-            num_tokens += len(progress.events)
+            if progress.ended is not None and progress.ended.error is not None:
+                raise progress.ended.error
+            num_tokens += 0 if self.only_prompts else len(progress.events)
             more: dict[str, Any] = {}
             if options.include_usage:
                 more["usage"] = _usage(num_prompt_tokens, num_tokens) if is_counted else None
@@ -179,7 +177,7 @@ class ChoicesReply(Reply[BODY]):
                 yield format_event({**base, "choices": [part], **more})
                 more.pop("hierspec", None)
         if options.include_usage:
-            yield format_event({**base, "choices": [], **self._totals(all_ended)})
+            yield format_event({**base, "choices": [], **self._totals(self.requests)})
         yield "data: [DONE]\n\n"
 
     def _base(self, kind: str) -> dict[str, Any]:
@@ -212,11 +210,16 @@ def count_usage(
     predictions = [
         level for sequence in sequences for level in sequence.levels if level.name == "prediction"
     ]
+    num_cut = sum(
+        sequence.names[level] == "prediction"
+        for sequence in sequences
+        for level in sequence.cut_origins
+    )
     return _usage(
         sum(sequence.num_prompt_tokens for sequence in by_prompt),
         0 if only_prompts else sum(len(sequence.token_ids) for sequence in sequences),
         sum(sequence.num_cached_tokens for sequence in by_prompt),
-        sum(level.num_accepted_tokens for level in predictions),
+        sum(level.num_accepted_tokens for level in predictions) - num_cut,
         sum(level.num_draft_tokens for level in predictions),
     )
 
