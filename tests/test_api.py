@@ -282,6 +282,13 @@ def test_lossy_rules_are_refused_where_they_would_show(tiny_family):
     lossy.generate(PROMPTS[0], max_new_tokens=4, temperature=1.0)
 
 
+def test_an_option_that_a_rule_lacks_is_refused(tiny_family):
+    config = {"target": tiny_family["target"], "levels": [draft(tiny_family["draft"], 3)]}
+    for rule, option in (("tokenwise", {"lenience": 2.0}), ("block", {"top_m": 4})):
+        with pytest.raises(HierspecError, match=f"the rule '{rule}' has no {min(option)}"):
+            Hierarchy.from_config({**config, "verify": rule, **option, "allow_lossy": True})
+
+
 def test_nan_scores_are_reported_by_model(tiny_family, tmp_path):
     from transformers import AutoModelForCausalLM
 

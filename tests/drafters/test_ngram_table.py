@@ -8,6 +8,7 @@ import torch
 from following import drafted
 
 from hierspec.core.context import Context
+from hierspec.drafters import ngram_table
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.base import LanguageModel, Query, StepwiseModel
 from hierspec.sampling.sampler import Sampler
@@ -42,6 +43,16 @@ def test_every_law_is_proper_and_positive(documents: list[np.ndarray], max_order
     assert distributions.dtype == torch.float32
     assert float((distributions.sum(-1) - 1).abs().max()) < 1e-5
     assert float(distributions.min()) > 0
+
+
+def test_what_is_kept_of_a_large_vocabulary_is_bounded(documents, monkeypatch) -> None:
+    model = ngrams.count(documents, V, 3)
+    every = [model.distribution([token]).tolist() for token in range(V)]
+    monkeypatch.setattr(ngram_table, "_KEPT_BYTES", 3 * model.unigram.nbytes)
+    small = ngrams.count(documents, V, 3)
+    for _ in range(2):
+        assert [small.distribution([token]).tolist() for token in range(V)] == every
+    assert len(small._bigrams) == 3
 
 
 def test_shares_are_the_discounted_counts() -> None:

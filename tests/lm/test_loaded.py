@@ -210,6 +210,15 @@ def test_a_model_without_weights_says_so(tied):
         Hierarchy("zoo:tiny", free_model=True)
 
 
+def test_drafts_keep_their_weights_where_the_target_lets_its_own_go():
+    model, draft = tiny(), tiny()
+    expected = generated(draft)
+    Hierarchy(model, drafts=[draft], free_model=True)
+    assert generated(draft) == expected
+    with pytest.raises(HierspecError, match="free_model is for a loaded model"):
+        Hierarchy({"target": {"model": "zoo:tiny", "free_model": True}})
+
+
 def copy_of_weights(model):
     return model.state_dict()
 

@@ -67,6 +67,11 @@ def certify(
         examine = plugins.load_entry_point("hierspec.certify_options", "adapter")
         if examine is None:
             raise HierspecError("--adapter is an option of a package that is not installed")
+        if law or engine_runs is not None or allow_inconclusive:
+            raise HierspecError(
+                "--law, --engine-runs and --allow-inconclusive go with a CASE.json, not with "
+                "--adapter"
+            )
         return examine(adapter, as_json)
     assert case is not None
     from hierspec.exact import certificate as exact

@@ -109,8 +109,8 @@ class LevelModels:
         return TargetInfo(name, size, tokenizer, device, trunk, self._load, self.shared)
 
     def _load(self, model: str, dtype: str | None, backend: str) -> tuple[Trunk, Any]:
-        changes = {"model": model, "dtype": dtype or self.target.dtype, "backend": backend}
-        trunk = self._trunk(dataclasses.replace(self.target, **changes))
+        own = {"dtype": dtype or self.target.dtype, "backend": backend, "free_model": False}
+        trunk = self._trunk(dataclasses.replace(self.target, model=model, **own))
         return trunk, self.loaded.tokenizers.get(model)
 
     def _trunk(self, model: TargetConfig) -> Trunk:

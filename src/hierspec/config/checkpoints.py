@@ -27,7 +27,7 @@ from .model_defaults import model_eos_ids
 from .schema import TargetConfig
 from .target import model_config
 
-Key = tuple[str, str, str]  # name, dtype and backend
+Key = tuple[str, str, str, str]  # name, dtype, backend and device
 
 
 @dataclass(slots=True, eq=False)
@@ -115,7 +115,7 @@ class Loaded:
 
 
 def key_of(model: TargetConfig) -> Key:
-    return (model.model, model.dtype, model.backend)
+    return (model.model, model.dtype, model.backend, model.device)
 
 
 def wrap_in_memory(target: TargetConfig) -> Backend:

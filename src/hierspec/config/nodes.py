@@ -13,7 +13,7 @@ from typing import Any
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.rules import Verifier
-from hierspec.errors import HierspecWarning
+from hierspec.errors import HierspecError, HierspecWarning
 from hierspec.verifiers import registry
 
 from .chains import ConcatenateConfig
@@ -79,4 +79,7 @@ def build_nodes(
 
 def make_rule(name: str, top_m: int = 1, lenience: float = DEFAULT_LENIENCE) -> Verifier:
     rule, values = registry.get(name), {"top_m": top_m, "lenience": lenience}
+    for option, default in (("top_m", 1), ("lenience", DEFAULT_LENIENCE)):
+        if values[option] != default and option not in rule.options:
+            raise HierspecError(f"the rule {name!r} has no {option}: leave it out, or name another")
     return rule.with_options(**{option: values[option] for option in rule.options})

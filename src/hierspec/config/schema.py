@@ -29,7 +29,7 @@ from hierspec.utils.schema import (
 
 from .chains import ConcatenateConfig, LevelChain  # noqa: F401  # a forward reference of LevelChain
 from .fields import DEFAULT_LENIENCE, AnyModel, Lenience, RuleName
-from .in_memory import is_model
+from .in_memory import ModelInMemory, is_model
 
 _DTYPES = ("float32", "bfloat16", "float16", "float64", "float", "half", "double")  # of torch
 _SHORT_DTYPES = {"bf16": "bfloat16", "f16": "float16", "f32": "float32", "f64": "float64"}
@@ -86,6 +86,8 @@ class TargetConfig:
 
     def __post_init__(self) -> None:
         validate_dtype(self.dtype)
+        if self.free_model and not isinstance(self.model, ModelInMemory):
+            raise ValueError("free_model is for a loaded model: leave it out")
 
 
 def _target_from_name(data: Any) -> Any:

@@ -20,6 +20,8 @@ from safetensors.numpy import save_file
 from hierspec.errors import HierspecError
 from hierspec.lm.base import NextScores, Query, UncachedModel
 
+_KEPT_BYTES = 64 << 20  # of distributions after a token
+
 
 @dataclass(frozen=True)
 class NgramOrder:
@@ -72,9 +74,8 @@ class NgramModel(UncachedModel):
         self.max_order = 1 + len(orders)
         self.orders = tuple(orders)
         self.unigram = (unigram / unigram.sum(dtype=np.float64)).astype(np.float32)
-        self._bigrams: dict[
-            int, np.ndarray
-        ] = {}  # token → the distribution after it, made when needed
+        # Token → the distribution after it, made when needed; the oldest are dropped.
+        self._bigrams: dict[int, np.ndarray] = {}
 
     def score(self, queries: Sequence[Query]) -> torch.Tensor:
         """Return log-probabilities [Σ num_rows, V], float32."""
@@ -127,6 +128,8 @@ class NgramModel(UncachedModel):
         if probs is None:
             probs = self.unigram.copy()
             self.orders[0].apply(token, probs)
+            while (len(self._bigrams) + 1) * probs.nbytes > _KEPT_BYTES and self._bigrams:
+                self._bigrams.pop(next(iter(self._bigrams)))
             self._bigrams[token] = probs
         return probs
 

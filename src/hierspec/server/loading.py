@@ -10,6 +10,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import torch
+
 from hierspec.api import Hierarchy
 from hierspec.config.build import build
 from hierspec.config.checkpoints import Loaded
@@ -66,13 +68,16 @@ def _load(
 
 def default_cache_tokens(hierarchy: Hierarchy) -> int:
     """Return how many tokens the caches of all levels hold in a share of the free memory."""
+    device = hierarchy.root.model.device
+    on_gpu = device.type == "cuda"
+    free = torch.cuda.mem_get_info(device)[0] if on_gpu else available_memory()
     bytes_per_token, owners = 0, set[int]()
     for level in walk_levels(hierarchy.root):
         owner = level.model.cache_owner
         if isinstance(owner, Trunk) and id(owner) not in owners:
             owners.add(id(owner))
             bytes_per_token += owner.bytes_per_token
-    fitting = available_memory() * _SHARE_OF_MEMORY / max(bytes_per_token, 1)
+    fitting = free * _SHARE_OF_MEMORY / max(bytes_per_token, 1)
     return int(min(max(fitting, _MIN_CACHE_TOKENS), _MAX_CACHE_TOKENS))
 
 

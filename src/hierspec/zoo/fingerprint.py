@@ -6,6 +6,8 @@ import hashlib
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hierspec.utils.files import expand_user
+
 from . import registry
 from .content import content_hash
 from .gguf.files import shards
@@ -72,8 +74,8 @@ def _local_path(name: str) -> Path | None:
             return registry.open_smollm2_16bit().path
         entry = registry.installed(name)
         return entry.files() if entry else None
-    if Path(name).exists():
-        return Path(name)
+    if (path := expand_user(name)).exists():
+        return path
     from huggingface_hub import snapshot_download
 
     try:

@@ -134,7 +134,7 @@ def resolve(name: str, device: str = "cpu") -> WeightSource:
     """
     validate(name)
     if is_gguf(name):
-        return open_gguf(name, Path(name).stem)
+        return open_gguf(expand_user(name), Path(name).stem)
     if sibling.is_sibling(name):
         return sibling.open_sibling(expand_user(name), open_weights)
     entry = find(name)
@@ -239,7 +239,7 @@ def table_path(name: str) -> Path:
     """
     key = PREFIX + name.removeprefix(PREFIX)
     entry = find(key) if name == key or key in names() else None
-    path = entry.files() if entry else Path(name)
+    path = entry.files() if entry else expand_user(name)
     if not path.is_file():
         raise HierspecError(
             f"no n-gram table {name!r}; there are: zoo:ngram, or the path of a table"

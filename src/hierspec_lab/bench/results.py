@@ -94,12 +94,14 @@ def is_finished(path: Path) -> bool:
 
 
 def write(path: Path, data: BenchResults) -> None:
-    """Write the file as a whole.
+    """Write the file as a whole, as :func:`read` reads it.
 
     Raises:
         HierspecError: it cannot be written.
     """
-    write_atomically(path, json.dumps(data.to_dict(), allow_nan=False) + "\n", "results")
+    content = (json.dumps(data.to_dict(), allow_nan=False) + "\n").encode()
+    packed = gzip.compress(content, mtime=0) if path.suffix == ".gz" else content
+    write_atomically(path, packed, "results")
 
 
 def resume(path: Path | None, fresh: BenchResults, overwrite: bool = False) -> BenchResults:

@@ -21,12 +21,26 @@ from hierspec.cli.options import (
 )
 from hierspec.errors import HierspecError
 
-from .options import output_option
+from .options import options_used, output_option
 
 T = TypeVar("T")
 
 
+_EAGLE3 = {"--held-out", "--conversations", "--minutes", "--draft-vocab", "--feature-layers"}
+_EAGLE3 |= {"--depth", "--store-gib", "--watch", "--measure"}
+_EXITS = {"--vocabulary", "--inner", "--loss"}
+_WINDOWS = {"--windows", "--tokens", "--rows", "--width", "--dtype", "--device"}
+# Options that a kind does not read.
+_UNREAD = {"eagle3": _EXITS | _WINDOWS, "acceptance": _EXITS | _EAGLE3 | {"--features", "--from"}}
+
+
+def _refuse_unread(kind: str, used: Sequence[str]) -> None:
+    if unread := sorted({*used} & _UNREAD.get(kind, _EAGLE3)):
+        raise HierspecError(f"{unread[0]} has no effect with --kind {kind}: leave it out")
+
+
 def train(
+    context: typer.Context,
     more_texts: Annotated[
         list[Path] | None,
         typer.Argument(help="Further texts, as after --texts.", metavar="TEXTS"),
@@ -186,6 +200,7 @@ def train(
         )
     if draft is not None and exits:
         raise HierspecError("--exits goes with heads of exits; an acceptance head has none")
+    _refuse_unread(kind, options_used(context))
     all_texts = [*(texts or ()), *(more_texts or ())]
     schedule: dict[str, Any] = {"epochs": epochs, "steps": steps, "seed": seed}
     if lr is not None:
@@ -227,11 +242,6 @@ def train(
     elif kind == "eagle3":
         if exits:
             raise HierspecError("--exits goes with heads; an eagle3 drafter has --feature-layers")
-        if dtype or device:
-            raise HierspecError(
-                "--dtype and --device go with heads; an eagle3 drafter is trained on a CPU, in "
-                "bfloat16"
-            )
         if output is None:
             raise HierspecError("say into which folder the drafter goes: -o FOLDER")
         from hierspec_lab.training.eagle3 import train as eagle3

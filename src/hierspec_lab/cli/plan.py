@@ -114,7 +114,7 @@ def plan(
     from hierspec_lab.planning.search import plan as search
 
     task = _read_task(file, latency_model, max_speculative_tokens, temperature, force)
-    _validate_exports(output, to, task.profile)
+    _validate_exports(file, output, to, task.profile)
     view = plan_view(task, picture, heat_map, simulate, acceptances, costs)
     for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
@@ -216,7 +216,9 @@ def _read_task(
     return PlanningTask(estimates, model, model == "exact", warnings, profile, temperature)
 
 
-def _validate_exports(path: Path | None, engine: str | None, profile: Profile | None) -> None:
+def _validate_exports(
+    file: Path, path: Path | None, engine: str | None, profile: Profile | None
+) -> None:
     """Refuse a file that generate would not read, an unknown engine, and both for a problem."""
     if engine is not None:
         from hierspec_lab.planning.export import ENGINES
@@ -228,6 +230,8 @@ def _validate_exports(path: Path | None, engine: str | None, profile: Profile | 
             raise HierspecError(
                 f"{option} is for profiles: a problem file does not say which models it means"
             )
+    if path is not None and path.resolve() == file.resolve():
+        raise HierspecError(f"-o would replace the profile {path}: name another file")
     if path is not None and path.suffix != ".json":
         raise HierspecError(f"-o writes a .json file, not {str(path)!r}")
 

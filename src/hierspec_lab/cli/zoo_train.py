@@ -8,11 +8,16 @@ from typing import Annotated
 import typer
 
 from hierspec.cli.options import Seed, Threads
+from hierspec.errors import HierspecError
 
-from .options import output_option
+from .options import options_used, output_option
+
+_OF_FAMILY = {"--trunk-steps", "--student-steps", "--checkpoints", "--resume"}
+_OF_SMOLLM2 = {"-o", "--conversations", "--epochs", "--minutes"}
 
 
 def train(
+    context: typer.Context,
     out: Annotated[
         Path,
         typer.Argument(
@@ -54,7 +59,11 @@ def train(
     With smollm2: train drafters for zoo:smollm2 on its own answers (hours). Both go on where they
     were interrupted.
     """
-    if str(out) == "smollm2":
+    is_smollm2 = str(out) == "smollm2"
+    if unread := sorted({*options_used(context)} & (_OF_FAMILY if is_smollm2 else _OF_SMOLLM2)):
+        what = "smollm2" if is_smollm2 else "the family"
+        raise HierspecError(f"{unread[0]} has no effect on {what}: leave it out")
+    if is_smollm2:
         _train_smollm2(output, seed, conversations, epochs, minutes, quick, threads)
         return
     from hierspec.utils.threads import use_threads

@@ -241,7 +241,7 @@ def export(plan: Plan, engine: str, models: Sequence[Mapping[str, Any] | None]) 
         "num_speculative_tokens": list(chain.budgets),
         "latency": choice.ms,
         "speedup": estimates.plain_ms / choice.ms,
-        "loss_percent": 100 * (choice.ms / plan.best.ms - 1),
+        "loss_percent": 100 * _loss(plan, choice),
         "note": " ".join([*losses, *_limits(other_engine, target, drafter)]),
     }
 
@@ -288,13 +288,18 @@ def without_sharing(estimates: Estimates, exit_: int) -> Estimates:
     return replace(estimates, verify_ms=verify, classes=classes)
 
 
+def _loss(plan: Plan, choice: PricedChain) -> float:
+    """Return how much slower a token is than by the plan, both priced by the same model."""
+    return choice.ms / latency(plan.estimates, plan.best.chain).ms_per_token - 1
+
+
 def _losses(
     plan: Plan, engine: OtherEngine, drafters: Sequence[LevelConfig | None], choice: PricedChain
 ) -> list[str]:
     best = plan.best.chain
     missing = _missing(best, engine, drafters, plan.estimates.names)
     sentences = [f"{engine.name} cannot express {_join_with_or(missing)}."] if missing else []
-    loss = choice.ms / plan.best.ms - 1
+    loss = _loss(plan, choice)
     if loss > 5e-4:
         sentences.append(
             f"This is expected to be {100 * loss:.1f} % slower a token than the full plan."

@@ -7,6 +7,7 @@ settings are kept beside them, and other ones are refused unless the user gives 
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -39,6 +40,19 @@ def validate_settings(folder: Path, settings: Mapping[str, Any], discard_option:
             f"{folder} holds a training of other settings ({differences}): give the same ones to "
             f"go on with it, or {discard_option} to give it up"
         )
+
+
+def give_up(folder: Path) -> None:
+    """Delete the training in a folder, if there is one.
+
+    Raises:
+        HierspecError: the folder holds something else.
+    """
+    if not folder.exists():
+        return
+    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _FILE).is_file()):
+        raise HierspecError(f"{folder} holds no training to give up: name another folder")
+    shutil.rmtree(folder)
 
 
 def save_settings(folder: Path, settings: Mapping[str, Any]) -> None:

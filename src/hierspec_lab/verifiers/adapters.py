@@ -347,15 +347,23 @@ def load_adapter(location: str) -> Adapter:
     return adapter
 
 
+def _for_json(found: VerifierFinding) -> dict[str, Any]:
+    return {"lossless": found.lossless, "tv": found.tv, "tokens": found.tokens}
+
+
 def certify(name: str, as_json: bool) -> int:
     """Run ``hierspec certify --adapter NAME``: enumerate a verifier, or all published ones."""
     if name == "all":
-        print(table())
+        if as_json:
+            findings = {one.name: one.examine() for one in published().values()}
+            print(json.dumps({key: _for_json(found) for key, found in findings.items()}))
+        else:
+            print(table())
         return 0
     known = published().get(name)
     result = known.examine() if known else examine(load_adapter(name))
     if as_json:
-        print(json.dumps({"lossless": result.lossless, "tv": result.tv, "tokens": result.tokens}))
+        print(json.dumps(_for_json(result)))
     else:
         for n, tv in result.tv.items():
             print(f"drafts of {n}: distance {tv:.3g}, {result.tokens[n]:.4f} tokens a round")

@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from tiny_benches import bench, methods_of
 
-from hierspec import TargetConfig, cli
+from hierspec import HierspecError, TargetConfig, cli
 from hierspec.presets.registry import PRESETS
 from hierspec_lab.bench.methods import grids
 from hierspec_lab.bench.methods.catalogue import catalogue, select
@@ -30,6 +30,15 @@ def test_the_list_is_as_wide_as_it_is_told(columns, monkeypatch, capsys):
     assert columns - 20 < max(map(len, out.splitlines())) <= columns
     assert all(f"{name[:12]}" in out for name in catalogue())
     assert "\n\n" not in out
+
+
+def test_two_files_of_one_name_are_refused(tmp_path):
+    files = [tmp_path / folder / "x.json" for folder in "ab"]
+    for file in files:
+        file.parent.mkdir()
+        file.write_text(json.dumps({"target": "zoo:tiny", "levels": []}))
+    with pytest.raises(HierspecError, match=r"two files are called x\.json: rename one"):
+        select([str(file) for file in files], catalogue())
 
 
 def test_groups_and_names_select():

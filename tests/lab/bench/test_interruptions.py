@@ -260,6 +260,12 @@ def test_an_interrupted_showing_says_how_to_make_the_files(
         assert json.loads(capsys.readouterr().out) == data.to_dict()
 
 
+@pytest.mark.parametrize("name", ["r.json", "r.json.gz"])
+def test_results_are_read_as_they_are_written(name, tmp_path):
+    results.write(tmp_path / name, made_up())
+    assert results.read(tmp_path / name) == made_up()
+
+
 def test_an_interruption_of_a_table_from_a_file(monkeypatch, tmp_path, capsys):
     path, page = tmp_path / "its results.json", tmp_path / "a page.html"
     results.write(path, made_up())

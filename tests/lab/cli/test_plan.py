@@ -249,4 +249,7 @@ def test_a_profile(hierspec, monkeypatch, tmp_path):
     assert (status, json.loads((tmp_path / "best.json").read_text())) == (0, got["hierarchy"])
     assert f"hierspec generate --hierarchy {tmp_path / 'best.json'} runs it" in err
     assert "-o writes a .json file" in hierspec(data, "-o", "best.txt")[2]
+    own = tmp_path / "problem.json"
+    assert "-o would replace the profile" in hierspec(data, "-o", str(own))[2]
+    assert json.loads(own.read_text()) == data
     assert "-o is for profiles" in hierspec(PROBLEM, "-o", "best.json")[2]

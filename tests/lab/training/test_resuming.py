@@ -5,7 +5,12 @@ import pytest
 from hierspec.cli import run
 from hierspec.errors import HierspecError
 from hierspec_lab.training.fit import curve
-from hierspec_lab.training.resuming import compute_once, save_settings, validate_settings
+from hierspec_lab.training.resuming import (
+    compute_once,
+    give_up,
+    save_settings,
+    validate_settings,
+)
 
 
 def test_what_took_long_is_computed_once(tmp_path):
@@ -30,6 +35,39 @@ def test_the_command_line_names_damaged_settings(tmp_path, capsys):
     (tmp_path / "settings.json").write_text('["model"]')
     assert run(["zoo", "train", "smollm2", "-o", str(tmp_path), "--quick"]) == 2
     assert "settings.json: it must be an object" in capsys.readouterr().err
+
+
+def test_only_a_training_is_given_up(tmp_path):
+    folder = tmp_path / "runs"
+    give_up(folder)
+    folder.mkdir()
+    save_settings(folder, {"model": "a"})
+    give_up(folder)
+    assert not folder.exists()
+    folder.mkdir()
+    (folder / "thesis.tex").write_text("years of work")
+    argv = ["zoo", "train", str(tmp_path / "out"), "--checkpoints", str(folder), "--no-resume"]
+    assert run([*argv, "--quick"]) == 2
+    assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+@pytest.mark.parametrize(
+    ("argv", "option"),
+    [
+        (["zoo", "train", "smollm2", "--no-resume"], "--resume"),
+        (["zoo", "train", "out", "--minutes", "3"], "--minutes"),
+        (["heads", "train", "--model", "zoo:mid", "--exits", "2", "--minutes", "3"], "--minutes"),
+        (["heads", "train", "--model", "m", "--kind", "eagle3", "--loss", "tv"], "--loss"),
+        (["heads", "train", "--model", "m", "--kind", "eagle3", "--dtype", "float32"], "--dtype"),
+        (
+            ["heads", "train", "--model", "m", "--kind", "acceptance", "--draft", "d", "--inner=3"],
+            "--inner",
+        ),
+    ],
+)
+def test_options_that_a_training_does_not_read_are_refused(argv, option, capsys):
+    assert run(argv) == 2
+    assert f"{option} has no effect" in capsys.readouterr().err
 
 
 def test_losses_are_read_by_step(tmp_path):

@@ -183,6 +183,7 @@ def test_a_fault_is_named_with_its_line(body, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(f"def verify(tokens, q, p):\n{body}\n")
     assert run(["certify", "--adapter", f"{path}:verify"]) == 2
+    assert run(["certify", "--adapter", f"{path}:verify", "--law"]) == 2
     error = capsys.readouterr().err
     assert FAULTS[body] in error
     assert "bug" not in error

@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import expand_user
 
 SUFFIX = ".gguf"
 _SHARD = re.compile(r"(?P<stem>.*)-(?P<number>\d{5})-of-(?P<count>\d{5})" + re.escape(SUFFIX))
@@ -40,9 +41,9 @@ def validate_file(path: str | Path) -> None:
     Raises:
         HierspecError: there is no such file, or a part of it is missing.
     """
-    if not Path(path).is_file():
+    if not expand_user(path).is_file():
         raise HierspecError(f"there is no file {str(path)!r}: give the path of a GGUF file")
-    shards(Path(path))
+    shards(expand_user(path))
 
 
 def shards(path: Path) -> list[Path]:

@@ -168,6 +168,8 @@ def select(words: Sequence[str], methods: dict[str, MethodEntry]) -> list[Method
             names |= set(methods)
         elif Path(word).suffix in FILES:
             entry = _of_file(word)
+            if entry.name in methods:
+                raise HierspecError(f"two files are called {entry.name}: rename one of them")
             methods[entry.name] = entry
             names.add(entry.name)
         elif word in methods:

@@ -178,6 +178,7 @@ def entries() -> list[MethodEntry]:
          "speculative decoding with a draft model, in vLLM", draft_model),
     )  # fmt: skip
     return [
-        MethodEntry(name, title, "peer", source, summary, candidates)
+        # Drafts are lossless greedily alone: docs/peers.md.
+        MethodEntry(name, title, "peer", source, summary, candidates, lossless=name == "vllm")
         for name, title, source, summary, candidates in rows
     ]

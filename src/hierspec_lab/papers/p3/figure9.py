@@ -112,4 +112,7 @@ def _fast_hierarchy(lab: Lab) -> Hierarchy:
 
 
 def _ninth_decile(lengths: list[int]) -> float:
-    return quantiles(lengths, n=10)[-1] if len(lengths) > 1 else float(lengths[0])
+    # Inclusive: the other method leads beyond the longest of a few.
+    if len(lengths) == 1:
+        return float(lengths[0])
+    return quantiles(lengths, n=10, method="inclusive")[-1]

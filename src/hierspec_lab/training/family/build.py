@@ -106,7 +106,7 @@ def train(
         notes: a sentence for the model card.
 
     Raises:
-        HierspecError: ``checkpoints`` holds a training with another seed.
+        HierspecError: ``checkpoints`` holds a training with another seed, or other files.
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     settings = QUICK if quick else FULL
@@ -120,7 +120,7 @@ def train(
     out = Path(out_dir)
     work = Path(checkpoints) if checkpoints else out / ".training"
     if not resume:
-        shutil.rmtree(work, ignore_errors=True)
+        resuming.give_up(work)
     identity = {"seed": seed, "quick": quick}
     resuming.validate_settings(work, identity, "--no-resume")
     resuming.save_settings(work, identity)
