@@ -35,6 +35,14 @@ def command(capsys, tmp_path, family):
     return run
 
 
+def test_a_file_of_another_kind_stays(command, tmp_path):
+    path = tmp_path / "results.json"
+    path.write_text('{"kind": "hierspec-bench"}')
+    status, _, error = command(output=path)
+    assert (status, path.read_text()) == (2, '{"kind": "hierspec-bench"}')
+    assert "is no profile, and would be replaced" in error
+
+
 def test_from_the_command_to_a_running_hierarchy(command, family, tmp_path, capsys):
     path = tmp_path / "out" / "profile.json"
     draft = f"{family['draft']},temperature=0.8"

@@ -20,6 +20,7 @@ from hierspec.cli.options import (
     split_values,
     target_config,
 )
+from hierspec.errors import HierspecError
 
 from .options import PromptsOption, TargetOrDefault, Temperatures, output_option, parse_temperatures
 
@@ -78,7 +79,10 @@ def profile(
       hierspec profile --target zoo:large --candidates ngram zoo:small zoo:trunk -o p.json
     """
     from hierspec.presets.defaults import default_target
+    from hierspec.profiling.profile import KIND
 
+    if output.is_file() and (content := output.read_bytes()) and KIND.encode() not in content:
+        raise HierspecError(f"{output} is no profile, and would be replaced: name another file")
     target = target or default_target()
     target_settings = target_config(target, dtype, device)
 

@@ -183,11 +183,16 @@ def test_a_fault_is_named_with_its_line(body, tmp_path, capsys):
     path = tmp_path / "mine.py"
     path.write_text(f"def verify(tokens, q, p):\n{body}\n")
     assert run(["certify", "--adapter", f"{path}:verify"]) == 2
-    assert run(["certify", "--adapter", f"{path}:verify", "--law"]) == 2
     error = capsys.readouterr().err
     assert FAULTS[body] in error
     assert "bug" not in error
     assert error.count("\n") == 1
+
+
+def test_what_goes_with_a_case_is_refused(capsys):
+    for option in ("--law", "--allow-inconclusive", "--engine-runs=3"):
+        assert run(["certify", "--adapter", "all", option]) == 2
+        assert "go with a CASE.json" in capsys.readouterr().err
 
 
 def test_lenience_one_is_said(tmp_path, capsys):

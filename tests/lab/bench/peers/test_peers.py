@@ -20,7 +20,13 @@ from hierspec_lab.bench.peers.llama_cpp import LlamaCppMethod
 from hierspec_lab.bench.peers.sequential import SequentialMethod
 from hierspec_lab.bench.peers.vllm import VllmMethod
 
-LOSSY = {"sequential-capped-hsd", "llama.cpp-file", "llama.cpp-file-prompt-lookup"}
+LOSSY = {
+    "vllm-ngram",
+    "vllm-draft-model",
+    "sequential-capped-hsd",
+    "llama.cpp-file",
+    "llama.cpp-file-prompt-lookup",
+}
 
 
 def test_the_catalogue():
