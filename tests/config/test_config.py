@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from hierspec.config.chains import ConcatenateConfig
-from hierspec.config.checkpoints import Loaded
+from hierspec.config.checkpoints import Loaded, key_of
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.core.windows import ConfidenceWindow, EntropyWindow
 from hierspec.errors import HierspecError
@@ -14,6 +14,7 @@ from hierspec.methods.draft_model import DraftModelConfig
 from hierspec.methods.early_exit import EarlyExitConfig
 from hierspec.methods.ngram_table import NgramTableConfig
 from hierspec.presets.registry import PRESETS, preset
+from hierspec.utils import machine
 
 EXAMPLE = {
     "target": {"model": "some/model", "dtype": "bfloat16"},
@@ -244,3 +245,9 @@ def test_a_file_that_says_something_wrong_is_named_and_its_syntax_is_not_blamed(
 def test_a_short_name_of_a_data_type_is_answered_with_the_long_one():
     with pytest.raises(HierspecError, match="did you mean float16"):
         Loaded().backend(TargetConfig(model="zoo:tiny-draft", dtype="f16"))
+
+
+def test_auto_and_the_device_it_stands_for_share_a_checkpoint():
+    device = str(machine.device("auto"))
+    named, left_out = (key_of(TargetConfig(model="m", device=one)) for one in (device, "auto"))
+    assert named == left_out != key_of(TargetConfig(model="m", dtype="float64"))

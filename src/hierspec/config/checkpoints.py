@@ -32,7 +32,7 @@ Key = tuple[str, str, str, str]  # name, dtype, backend and device
 
 @dataclass(slots=True, eq=False)
 class Loaded:
-    """Checkpoints in memory, by name, dtype and backend: any number of hierarchies share them."""
+    """Checkpoints in memory, by their keys: any number of hierarchies share them."""
 
     backends: dict[Key, Backend] = field(default_factory=dict)
     tokenizers: dict[str, Any] = field(default_factory=dict)
@@ -115,7 +115,8 @@ class Loaded:
 
 
 def key_of(model: TargetConfig) -> Key:
-    return (model.model, model.dtype, model.backend, model.device)
+    # ``auto`` and the device that it stands for are one.
+    return (model.model, model.dtype, model.backend, str(machine.device(model.device)))
 
 
 def wrap_in_memory(target: TargetConfig) -> Backend:

@@ -71,11 +71,8 @@ def choose_default(
     missing = missing_packages()
     if missing and registry.installed(registry.DEFAULT_TARGET) is None:
         raise HierspecError(f"no model is named: add --target MODEL; {missing}")
-    config = (
-        preset("hierarchy")
-        if missing
-        else best_unmeasured(TargetConfig(model=SMOLLM2_NAME, **placement))
-    )
+    chat_model = TargetConfig(model=SMOLLM2_NAME, **placement)
+    config = preset("hierarchy") if missing else best_unmeasured(chat_model)
     config = dataclasses.replace(config, target=dataclasses.replace(config.target, **placement))
     if drafts:
         config = default_hierarchy(config.target, drafts)

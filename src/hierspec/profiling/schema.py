@@ -27,9 +27,7 @@ from hierspec.utils.validation import validate_temperature
 Rule = Literal["block", "tokenwise"]
 RULE, RULE_FOR_SEVERAL_DRAFTS = "block", "traversal"  # of plans; the same for a single draft
 _Probability = Annotated[float, Strict(), Field(ge=0, le=1), Expected("a number from 0 to 1")]
-SurvivalCurve = list[
-    _Probability
-]  # entry m: the probability that the first m tokens of a draft are kept
+SurvivalCurve = list[_Probability]  # entry m: that the first m tokens of a draft are kept
 JointSurvival = list[SurvivalCurve]  # entry n, m: of a draft of n tokens whose first m are kept
 
 
