@@ -43,7 +43,7 @@ from hierspec.lm.load import load
 from hierspec.lm.weights import StoredSource, WeightSource, build_hf_model
 from hierspec.methods.quantized import quantize
 from hierspec.zoo.gguf.source import GgufSource
-from hierspec_lab.bench.peers.gguf_file import write_gguf
+from hierspec_lab.bench.peers.gguf_file import quantize_gguf, write_gguf
 
 CHUNK = 512  # rows that a prompt is read in
 _READING = "reading memory"
@@ -183,8 +183,6 @@ def in_transformers(source: WeightSource, text: torch.Tensor) -> Way:
 
 def gguf_files(source: WeightSource, types: list[str], folder: Path) -> dict[str, Path]:
     """Return a model's GGUF files of these types; those that are not there yet are written."""
-    import llama_cpp
-
     stem = source.name.rpartition(":")[2]
     files = {name: folder / f"{stem}-{name}.gguf" for name in dict.fromkeys(["BF16", *types])}
     if not files["BF16"].exists():
@@ -192,10 +190,7 @@ def gguf_files(source: WeightSource, types: list[str], folder: Path) -> dict[str
         write_gguf(build_hf_model(source, torch.bfloat16), files["BF16"])
     for name, file in files.items():
         if not file.exists():
-            options = llama_cpp.llama_model_quantize_default_params()
-            options.ftype = getattr(llama_cpp, f"LLAMA_FTYPE_MOSTLY_{name}")
-            paths = (str(path).encode() for path in (files["BF16"], file))
-            assert llama_cpp.llama_model_quantize(*paths, ctypes.byref(options)) == 0, file
+            quantize_gguf(files["BF16"], file, name)
     return {name: files[name] for name in types}
 
 

@@ -22,6 +22,7 @@ from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.grids import is_ascending, varied_numbers
 from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.bench.peers import catalogue as peers
+from hierspec_lab.bench.peers import llama_cpp
 from hierspec_lab.bench.prompt_split import choose
 from hierspec_lab.bench.report.page import write as write_page
 from hierspec_lab.bench.report.pictures import draw
@@ -284,7 +285,8 @@ def test_other_engines_get_as_many_trials(drafts, monkeypatch):
         assert len({repr(method.configuration) for method in found}) == len(found)
         sizes[entry.name] = len(found)
     tuned = {name: size for name, size in sizes.items() if size > 1}
-    assert set(sizes) - set(tuned) == {"transformers", "llama.cpp", "vllm"}
+    quantized = {f"llama.cpp-{kind}" for kind in llama_cpp.QUANTIZED}
+    assert set(sizes) - set(tuned) == {"transformers", "llama.cpp", "vllm"} | quantized
     assert {tuned.pop("vllm-ngram"), tuned.pop("vllm-draft-model")} == {6}
     assert set(tuned.values()) == {12}
 

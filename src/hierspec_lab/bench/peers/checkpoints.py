@@ -113,9 +113,14 @@ def _load(name: str, dtype: Any, device: Any) -> Any:
     from hierspec.zoo import registry
 
     if registry.can_resolve(name):
-        from hierspec.lm.weights import build_hf_model
+        from hierspec.lm.weights import SCORED, build_hf_model
 
-        return build_hf_model(registry.resolve(name, device=str(device)), dtype, device)
+        source = registry.resolve(name, device=str(device))
+        if SCORED not in source.names():
+            return build_hf_model(source, dtype, device)
+        from .partial_head import build_with_partial_head
+
+        return build_with_partial_head(source, dtype, device)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
     seq2seq = AutoConfig.from_pretrained(name).is_encoder_decoder

@@ -7,6 +7,7 @@ float32. Matrices keep their dtype.
 
 from __future__ import annotations
 
+import ctypes
 from pathlib import Path
 from typing import Any
 
@@ -62,6 +63,21 @@ def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
     writer.close()
+
+
+def quantize_gguf(source: Path, path: Path, kind: str) -> None:
+    """Have llama.cpp quantize a GGUF file to ``path``; ``kind``: as ``Q8_0`` or ``Q4_K_M``.
+
+    Raises:
+        Unavailable: llama.cpp refuses the model, or ``llama_cpp`` is missing.
+    """
+    package = import_peer("llama_cpp", "llama-cpp-python")
+    options = package.llama_model_quantize_default_params()
+    options.ftype = getattr(package, f"LLAMA_FTYPE_MOSTLY_{kind}")
+    if package.llama_model_quantize(
+        str(source).encode(), str(path).encode(), ctypes.byref(options)
+    ):
+        raise Unavailable(f"llama.cpp does not quantize this model to {kind}")
 
 
 def unsupported(config: Any, dtype: str) -> str | None:

@@ -1,9 +1,9 @@
 """llama.cpp through llama-cpp-python: plain decoding and its prompt lookup.
 
 It runs the target's weights in the data type of their file, where ours may have been widened. Where
-that file is a GGUF it also runs the file itself (``llama.cpp-file``), whose quantized arithmetic
-changes the distribution of the text. Keys and values are float16 (its default) unless the weights
-are float32.
+that file is a GGUF it also runs the file itself (``llama.cpp-file``), and it runs the weights in
+fewer bits, quantized by itself (``llama.cpp-Q8_0``, …): both change the distribution of the text.
+Keys and values are float16 (its default) unless the weights are float32.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from hierspec_lab.bench.methods.entry import MethodEntry
 
 from .base import PROMPT_LOOKUP, Peer, Stopwatch, import_peer
 from .checkpoints import exported
-from .gguf_file import unsupported, write_gguf
+from .gguf_file import quantize_gguf, unsupported, write_gguf
 from .hf import LOOKUPS
 
 if TYPE_CHECKING:
@@ -31,14 +31,20 @@ if TYPE_CHECKING:
 
 PACKAGE = "llama-cpp-python"
 CONTEXT = 2048  # tokens of prompt and text at first; a longer request makes room for more
+FILE = "file"  # the target's own GGUF file
+QUANTIZED = ("Q8_0", "Q4_0", "Q4_K_M")  # what llama.cpp makes of the weights
 
 
 @dataclass(eq=False, repr=False)
 class LlamaCppMethod(Peer):
-    """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``."""
+    """``Llama.generate`` on token ids; ``configuration``: of ``LlamaPromptLookupDecoding``.
+
+    Attributes:
+        kind: what it runs: ``FILE``, one of ``QUANTIZED``, or the weights as they are ("").
+    """
 
     package = PACKAGE
-    original: bool = False  # whether it runs the target's own GGUF file
+    kind: str = ""
 
     @property
     def dtype(self) -> Any:
@@ -49,7 +55,7 @@ class LlamaCppMethod(Peer):
         self, prompt: list[int], request: RunRequest, watch: Stopwatch
     ) -> tuple[Sequence[int], int]:
         llama = _llamas(self.models).get(
-            self.original,
+            self.kind,
             speculative=bool(self.configuration),
             room=len(prompt) + request.max_new_tokens,
         )
@@ -75,16 +81,16 @@ class _Llamas:
 
     def __init__(self, models: BenchModels) -> None:
         self.models = models
-        self.loaded: dict[tuple[bool, bool], Any] = {}
+        self.loaded: dict[tuple[str, bool], Any] = {}
 
-    def get(self, original: bool, speculative: bool, room: int) -> Any:
+    def get(self, kind: str, speculative: bool, room: int) -> Any:
         """Return a ``Llama`` with room for ``room`` tokens, made on first use."""
-        llama = self.loaded.get((original, speculative))
+        llama = self.loaded.get((kind, speculative))
         if llama is None or llama.n_ctx() < room:
-            self.loaded[original, speculative] = llama = self._make(original, speculative, room)
+            self.loaded[kind, speculative] = llama = self._make(kind, speculative, room)
         return llama
 
-    def _make(self, original: bool, speculative: bool, room: int) -> Any:
+    def _make(self, kind: str, speculative: bool, room: int) -> Any:
         import torch
 
         package = import_peer("llama_cpp", PACKAGE)
@@ -97,14 +103,9 @@ class _Llamas:
             raise Unavailable(
                 f"prompt and text are {room} tokens; {checkpoints.target} reads {longest}"
             )
-        file = _own_file(checkpoints.target) if original else checkpoints.scratch() / "target.gguf"
         dtype = _narrowest(model, checkpoints.gguf_dtype)
-        if not original and not file.exists():
-            unfinished = file.with_name("unfinished.gguf")
-            write_gguf(model, unfinished, str(dtype).removeprefix("torch."))
-            unfinished.replace(file)
-        wide = dtype == torch.float32 and not original
-        exact = package.GGML_TYPE_F32 if wide else None
+        file = self._file(kind, model, dtype)
+        exact = package.GGML_TYPE_F32 if dtype == torch.float32 and not kind else None
         threads = torch.get_num_threads()
         llama = package.Llama(
             str(file),
@@ -118,6 +119,20 @@ class _Llamas:
         )
         atexit.register(llama.close)  # at its own deletion the library may be gone already
         return llama
+
+    def _file(self, kind: str, model: Any, dtype: Any) -> Path:
+        """Return the GGUF file of this kind; one that is not there yet is written."""
+        if kind == FILE:
+            return _own_file(exported(self.models).target)
+        file = exported(self.models).scratch() / f"target{kind}.gguf"
+        if not file.exists():
+            unfinished = file.with_name("unfinished.gguf")
+            if kind:
+                quantize_gguf(self._file("", model, dtype), unfinished, kind)
+            else:
+                write_gguf(model, unfinished, str(dtype).removeprefix("torch."))
+            unfinished.replace(file)
+        return file
 
 
 @lru_cache(maxsize=1)
@@ -160,26 +175,29 @@ def _finder(configuration: dict[str, Any]) -> Any:
     return Counted(**configuration)
 
 
-def plain(models: BenchModels, original: bool = False) -> list[Method]:
-    """Return plain decoding by llama.cpp; ``original``: on the target's own GGUF file."""
-    _refuse_unsupported(models, original)
-    name = "llama.cpp-file" if original else "llama.cpp"
-    return [LlamaCppMethod(name, models, {}, original)]
+def plain(models: BenchModels, kind: str = "") -> list[Method]:
+    """Return plain decoding by llama.cpp of a ``kind`` as in :class:`LlamaCppMethod`."""
+    _refuse_unsupported(models, kind)
+    return [LlamaCppMethod(_name(kind), models, {}, kind)]
 
 
-def prompt_lookup(models: BenchModels, original: bool = False) -> list[Method]:
-    _refuse_unsupported(models, original)
-    name = "llama.cpp-file-prompt-lookup" if original else "llama.cpp-prompt-lookup"
+def prompt_lookup(models: BenchModels, kind: str = "") -> list[Method]:
+    _refuse_unsupported(models, kind)
+    name = f"{_name(kind)}-prompt-lookup"
     return [
-        LlamaCppMethod(name, models, {"num_pred_tokens": n, "max_ngram_size": longest}, original)
+        LlamaCppMethod(name, models, {"num_pred_tokens": n, "max_ngram_size": longest}, kind)
         for n, longest in LOOKUPS
     ]
 
 
-def _refuse_unsupported(models: BenchModels, original: bool) -> None:
+def _name(kind: str) -> str:
+    return f"llama.cpp-{kind}" if kind else "llama.cpp"
+
+
+def _refuse_unsupported(models: BenchModels, kind: str) -> None:
     from hierspec.config.target import model_config
 
-    if original:
+    if kind == FILE:
         _own_file(models.target.model)
     import_peer("llama_cpp", PACKAGE)
     import_peer("gguf", "gguf")
@@ -188,25 +206,30 @@ def _refuse_unsupported(models: BenchModels, original: bool) -> None:
 
 
 def entries() -> list[MethodEntry]:
-    return [
-        MethodEntry(
-            "llama.cpp", "llama.cpp", "peer", "",
-            "llama.cpp through llama-cpp-python, one token a forward",
-            lambda models, temperature: plain(models),
-        ),
-        MethodEntry(
-            "llama.cpp-prompt-lookup", "llama.cpp, prompt lookup", "peer", PROMPT_LOOKUP,
-            "drafts copied from the context, in llama-cpp-python",
-            lambda models, temperature: prompt_lookup(models),
-        ),
-        MethodEntry(
-            "llama.cpp-file", "llama.cpp, the GGUF file itself", "peer", "",
+    what = {
+        "": ("llama.cpp", "llama.cpp through llama-cpp-python, one token a forward"),
+        FILE: (
+            "llama.cpp, the GGUF file itself",
             "llama.cpp on the target's own GGUF file, quantized as it is",
-            lambda models, temperature: plain(models, original=True), lossless=False,
         ),
-        MethodEntry(
-            "llama.cpp-file-prompt-lookup", "llama.cpp, GGUF file, prompt lookup", "peer",
-            PROMPT_LOOKUP, "the same, drafts copied from the context",
-            lambda models, temperature: prompt_lookup(models, original=True), lossless=False,
-        ),
-    ]  # fmt: skip
+    }
+    what |= {
+        kind: (f"llama.cpp, {kind}", f"llama.cpp on the weights that it has quantized to {kind}")
+        for kind in QUANTIZED
+    }
+    found = []
+    for kind, (title, summary) in what.items():
+        found += [
+            MethodEntry(
+                _name(kind), title, "peer", "", summary,
+                lambda models, temperature, kind=kind: plain(models, kind),
+                lossless=not kind,
+            ),
+            MethodEntry(
+                f"{_name(kind)}-prompt-lookup", f"{title}, prompt lookup", "peer", PROMPT_LOOKUP,
+                "the same, drafts copied from the context",
+                lambda models, temperature, kind=kind: prompt_lookup(models, kind),
+                lossless=not kind,
+            ),
+        ]  # fmt: skip
+    return found

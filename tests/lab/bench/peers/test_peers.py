@@ -11,7 +11,8 @@ from peer_cases import ENTRIES, GREEDY, PROMPT, TOKENS
 from tiny_models import save_tiny
 
 from hierspec.config.schema import TargetConfig
-from hierspec.lm.weights import from_directory
+from hierspec.lm.weights import SCORED, from_directory
+from hierspec.zoo import registry
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.bench.peers import catalogue, llama_cpp
@@ -24,8 +25,11 @@ LOSSY = {
     "vllm-ngram",
     "vllm-draft-model",
     "sequential-capped-hsd",
-    "llama.cpp-file",
-    "llama.cpp-file-prompt-lookup",
+    *(
+        f"llama.cpp-{kind}{drafts}"
+        for kind in (llama_cpp.FILE, *llama_cpp.QUANTIZED)
+        for drafts in ("", "-prompt-lookup")
+    ),
 }
 
 
@@ -80,6 +84,39 @@ def test_llama_cpp_greedy_text_is_the_targets(name):
         assert (run.target_calls == 39) == (name == "llama.cpp")
     sampled = [method.run(prompt, RunRequest(40, 1.0, seed)).token_ids for seed in (3, 3, 4)]
     assert sampled[0] == sampled[1] != sampled[2]
+
+
+@pytest.mark.parametrize("kind", llama_cpp.QUANTIZED)
+def test_llama_cpp_runs_what_it_has_quantized(kind):
+    """In 8 bits the text stays the target's for a while; in 4 bits it is of the same length."""
+    pytest.importorskip("llama_cpp", reason="pip install llama-cpp-python")
+    pytest.importorskip("gguf", reason="pip install gguf")
+    found = BenchModels(TargetConfig(model="zoo:small", dtype="float32", device="cpu"))
+    prompt = found.tokenizer("def add(a, b):\n    return a")["input_ids"]
+    ours = HierarchyMethod("plain", found).run(prompt, RunRequest(20))
+    (plain,) = ENTRIES[f"llama.cpp-{kind}"].candidates(found, 0.0)
+    drafted = ENTRIES[f"llama.cpp-{kind}-prompt-lookup"].candidates(found, 0.0)[-1]
+    run = plain.run(prompt, RunRequest(20))
+    assert drafted.run(prompt, RunRequest(20)).token_ids == run.token_ids
+    if kind == "Q8_0":
+        assert run.token_ids == ours.token_ids
+    files = exported(found).scratch()
+    assert (files / f"target{kind}.gguf").stat().st_size < (
+        0.6 * (files / "target.gguf").stat().st_size
+    )
+
+
+def test_a_sibling_runs_in_transformers():
+    """It scores a part of the vocabulary there too, and writes what it writes in our engine."""
+    found = BenchModels(TargetConfig(model="zoo:smollm2-sibling", dtype="float32", device="cpu"))
+    model = exported(found).hf("zoo:smollm2-sibling")
+    with torch.inference_mode():
+        scores = model(torch.tensor([PROMPT])).logits[0]
+    scored = registry.resolve("zoo:smollm2-sibling").tensor(SCORED)
+    assert scores.isfinite().nonzero()[:, 1].tolist() == scored.tolist() * len(PROMPT)
+    (plain,) = ENTRIES["transformers"].candidates(found, 0.0)
+    ours = HierarchyMethod("plain", found).run(PROMPT, GREEDY)
+    assert plain.run(PROMPT, GREEDY).token_ids == ours.token_ids
 
 
 def test_the_file_for_llama_cpp_has_the_narrowest_dtype_that_holds_every_weight(tmp_path):
