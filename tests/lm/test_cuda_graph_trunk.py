@@ -400,6 +400,35 @@ def test_room_for_an_announced_text_is_made_before_it_grows(backend, fixed):
     assert trunk.arena.capacity % 16 == 0
 
 
+def test_a_compacted_slot_gives_its_row_back(backend, fixed):
+    """Texts that are kept for their prefixes take memory by their tokens, as their budget counts."""
+    trunk = fixed()
+    model, text = trunk.exit_model(0), [1, 2, 3, 4, 5]
+    kept, live = trunk.open(), trunk.open()
+    wanted = model.score([Query(kept, Context(text), 1)])
+    trunk.compact(kept)
+    assert kept.state.cache.shape[3] == 16
+    found = model.score([Query(live, Context(text), 1)])
+    assert torch.equal(found, wanted)
+    assert (live.state.row, trunk.arena._num_rows) == (0, 1)
+    more = [*text, 6, 7]
+    found = model.score([Query(kept, Context(more), len(more))])
+    assert (kept.state.row, trunk.arena._num_rows) == (1, 2)
+    wanted = model.score([Query(live, Context(more), len(more))])
+    torch.testing.assert_close(found, wanted)
+
+
+def test_the_whole_text_is_announced_before_its_prompt_is_read(backend, monkeypatch, tmp_path):
+    announced = []
+    monkeypatch.setattr(
+        Trunk, "reserve", lambda trunk, length: announced.append(length), raising=False
+    )
+    path = save_tiny("llama", tmp_path / "target", seed=3, layers=3)
+    hierarchy = built({"target": str(path)}, {"levels": []}, "cpu")
+    hierarchy.generate([3, 4, 5, 6, 7], max_new_tokens=30, ignore_eos=True)
+    assert announced == [35]
+
+
 def test_shapes_share_memory_for_what_is_read_before_the_next_call():
     device = torch.device("cpu")
     graphs = Graphs(device)

@@ -132,8 +132,7 @@ def test_a_slot_without_spare_room_scores_as_before(models):
     before, room = list(slot.tokens), slot.state.capacity
     trunk.compact(slot)
     assert slot.tokens == before
-    in_arena = isinstance(trunk, CudaGraphTrunk)  # whose rows are equally long
-    assert slot.state.capacity == (room if in_arena else 48)
+    assert slot.state.capacity == 48
     assert len(before) <= 48 < room / 2
     compacted = slot.state
     trunk.compact(slot)

@@ -195,6 +195,10 @@ class Request(LiveSequence):
 
     # --- rounds
 
+    @property
+    def max_length(self) -> int:
+        return self.prompt_length + self.limit
+
     def prepare_round(self, plan: ModelVerify | None = None) -> None:
         """Set how many tokens the next round may emit, and its plan.
 

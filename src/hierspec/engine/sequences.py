@@ -92,6 +92,11 @@ class LiveSequence:
         return self.rng.noise if races else None
 
     @property
+    def max_length(self) -> int:
+        """Length that its text may reach."""
+        return len(self.tokens) + self.num_remaining_tokens
+
+    @property
     def num_prompt_tokens(self) -> int:
         """Length of the prompt as its caller gave it."""
         return len(self.source) or self.prompt_length
@@ -118,7 +123,7 @@ class LiveSequence:
         rng that wrote it, which may be this sequence's own in an earlier generation.
         """
         if (reserve := getattr(owner, "reserve", None)) is not None:
-            reserve(len(self.tokens) + self.num_remaining_tokens)
+            reserve(self.max_length)
         independent = self.params.greedy or self.root.rule.draft_independent
         can_share = not self.private and independent and self.root.rule.exact_for(True)
         return owner.open() if can_share else getattr(owner, "open_private", owner.open)()

@@ -280,8 +280,10 @@ class CudaGraphTrunk(Trunk):
         return CudaGraphExitModel(self, index, head)
 
     def make_room(self, slot: Slot, end: int) -> SlotState:
+        if slot.state is not None and slot.state.row < 0:  # compacted: back into the arena
+            slot.state = self.fork(slot, len(slot.tokens)).state
         if slot.state is None:
-            slot.tokens, slot.num_committed = [], 0
+            self.rewind(slot, 0)
             slot.state = self.arena.new_state(end)
         elif end > self.arena.capacity:
             self.arena.grow(end)
@@ -289,9 +291,6 @@ class CudaGraphTrunk(Trunk):
 
     def reserve(self, num_tokens: int) -> None:
         self.arena.reserve(min(num_tokens, self.backend.max_length) + MAX_TOKENS)
-
-    def compact(self, slot: Slot) -> None:
-        """Leave the slot as it is: all rows of the arena are equally long."""
 
 
 class CudaGraphExitModel(RecordedModel, ExitModel):

@@ -46,7 +46,8 @@ class SlotState:
         outputs: of each segment by position, [capacity, d]: what an exit above it reads.
         drafted: by layer, how many leading tokens have keys and values in ``cache`` for drafts to
             read, exact or drafted ones; less than the segment's length where none were drafted.
-        row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one.
+        row: its row of the arena (:mod:`hierspec.lm.trunk.arena`), where sequences share one;
+            negative: it has memory of its own.
         branches: the nodes of a token tree that are stored behind the text.
     """
 
@@ -55,7 +56,7 @@ class SlotState:
     lengths: list[int]
     outputs: list[torch.Tensor]
     drafted: list[int]
-    row: int = 0
+    row: int = -1
     branches: Branches | None = None
 
     def rewind(self, length: int) -> None:
@@ -138,12 +139,12 @@ class TrunkSlots:
         return new
 
     def compact(self, slot: Slot) -> None:
-        """Free the part of a slot's cache that its tokens do not need, if that is half or more."""
+        """Free what a slot's tokens do not need: a row of an arena, or half a cache or more."""
         length = len(slot.tokens)
         self.rewind(slot, length)  # no tree behind the text
         state: SlotState | None = slot.state
         capacity = -(-length // _COMPACT_STEP) * _COMPACT_STEP
-        if state is None or 2 * capacity > state.capacity:
+        if state is None or (state.row < 0 and 2 * capacity > state.capacity):
             return
         slot.state = self._resized(state, capacity, length)
 
@@ -305,7 +306,7 @@ class TrunkSlots:
             self.backend.copy(state.cache, cache, length)
             for old, new in zip(state.outputs, outputs, strict=True):
                 new[:length] = old[:length]
-        return dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs)
+        return dataclasses.replace(state, cache=cache, capacity=capacity, outputs=outputs, row=-1)
 
     def _new_outputs(self, capacity: int) -> list[torch.Tensor]:
         backend, shape = self.backend, (capacity, self.backend.hidden_size)
