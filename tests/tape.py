@@ -69,6 +69,12 @@ def _attention(*args, **kwargs):
     return out.transpose(1, 2).contiguous().transpose(1, 2)
 
 
+def _pin(tensor):
+    if tensor.device.type != "cpu":
+        raise RuntimeError("only dense CPU tensors can be pinned")
+    return tensor
+
+
 def install(monkeypatch) -> None:
     """Let graphs be tapes, and pinned memory be memory; kernels are torch's own."""
     monkeypatch.setattr("hierspec.lm.lean.fused._triton_is_installed", lambda: False)
@@ -76,4 +82,4 @@ def install(monkeypatch) -> None:
     monkeypatch.setattr("hierspec.utils.graphs.new_pool", object)
     monkeypatch.setattr("hierspec.utils.graphs.new_stream", lambda device: object())
     monkeypatch.setattr(F, "scaled_dot_product_attention", _attention)
-    monkeypatch.setattr("hierspec.utils.graphs.pin", lambda tensor: tensor)
+    monkeypatch.setattr("hierspec.utils.graphs.pin", _pin)

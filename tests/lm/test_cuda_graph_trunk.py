@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import warnings
 from itertools import chain
@@ -345,7 +346,7 @@ def test_an_arena_that_cannot_grow_stays_as_it_is(backend, fixed, monkeypatch):
 
     def out_of_memory(*args, **kwargs):
         made.append(args)
-        if len(made) == 2:  # the larger cache is there, the first edge is not
+        if len(made) > 1:  # the larger cache is there, the first edge is not; nor afterwards
             raise torch.OutOfMemoryError("CUDA out of memory")
         return real(*args, **kwargs)
 
@@ -400,8 +401,38 @@ def test_room_for_an_announced_text_is_made_before_it_grows(backend, fixed):
     assert trunk.arena.capacity % 16 == 0
 
 
+def test_an_arena_that_grows_where_recordings_were_discards_them_once(fixed, monkeypatch):
+    trunk = fixed()
+    trunk.exit_model(0).score([Query(trunk.open(), Context([1, 2]), 2)])
+    cleared, real, failed = [], torch.zeros, []
+
+    def out_of_memory(*args, **kwargs):
+        if not cleared and not failed:
+            failed.append(args)
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(torch, "zeros", out_of_memory)
+    trunk.arena.on_move = lambda: cleared.append(trunk.arena.capacity)
+    before = trunk.arena.capacity
+    trunk.exit_model(0).score([Query(trunk.open(), Context([1] * 4), 4)])
+    assert failed
+    assert cleared == [before]
+
+
+def test_a_draft_that_is_not_recorded_keeps_no_row(backend):
+    trunk = CudaGraphTrunk(backend)
+    slot = trunk.open()
+    query = Query(slot, Context([4, 8, 15]), 3)
+    trunk.exit_model(0).draft([query], [2], [READINGS[2]], [[0.3, 0.9]])
+    trunk.close(slot)
+    del query, slot
+    gc.collect()
+    assert 0 in trunk.arena._free
+
+
 def test_a_compacted_slot_gives_its_row_back(backend, fixed):
-    """Texts that are kept for their prefixes take memory by their tokens, as their budget counts."""
+    """Texts that are kept for their prefixes take memory by their tokens, as is counted."""
     trunk = fixed()
     model, text = trunk.exit_model(0), [1, 2, 3, 4, 5]
     kept, live = trunk.open(), trunk.open()

@@ -37,6 +37,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.engine.responder import Responder
 from hierspec.lm.base import Query
 from hierspec.lm.lean import fused
+from hierspec.lm.trunk.trunk import Trunk
 from hierspec.profiling import costs
 from hierspec.sampling.sampler import Sampler
 from hierspec.sampling.scores import ScoreRows, distributions
@@ -45,6 +46,7 @@ from hierspec.verifiers.registry import get, names
 from hierspec.verifiers.verify import verify
 
 CUDA = torch.device("cuda")
+FIRST_GPU = torch.device("cuda", 0)  # what its tensors say
 _ELSEWHERE = {"to", "cpu", "cuda"}  # moves between devices
 _HERE = {"numpy", "__array__"}  # only where the processor can read
 # What a real device is waited for.
@@ -73,7 +75,7 @@ class Pretend(TorchFunctionMode):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         if name == "__get__" and func.__self__ is torch.Tensor.device:
-            return CUDA if isinstance(args[0], Far) else func(*args)
+            return FIRST_GPU if isinstance(args[0], Far) else func(*args)
         if name == "__get__" and func.__self__ is torch.Tensor.is_cuda:
             return isinstance(args[0], Far)
         if name == "__get__" and func.__self__ is torch.Tensor.is_cpu:
@@ -248,6 +250,18 @@ def test_greedy_equals_plain_greedy_alone_and_in_a_ragged_batch(tiny_family, dev
     hierarchy = built(tiny_family, stack(tiny_family, name), device, backend=backend)
     assert tokens_of(hierarchy) == expected
     assert tokens_of(hierarchy, PROMPTS[1:2]) == expected[1:2]
+
+
+@pytest.mark.parametrize("graphs", [True, False])
+def test_text_that_is_read_behind_other_text(tiny_family, device, graphs, monkeypatch):
+    """Tokens after the first ones see a mask, which is made where the model is."""
+    monkeypatch.setattr(Trunk, "chunk", 8)
+    prompt = [5 + (7 * i) % 80 for i in range(40)]
+    own = {"model": tiny_family["target"], "dtype": "float32", "cuda_graphs": graphs}
+    config = {"levels": [model(tiny_family["draft"], 4)]}
+    found = tokens_of(hierarchy_of({"target": {**own, "device": device}, **config}), [prompt])
+    here = hierarchy_of({"target": {**own, "device": "cpu"}, **config})
+    assert found == tokens_of(here, [prompt])
 
 
 # --- sampling

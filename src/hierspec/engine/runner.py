@@ -21,6 +21,7 @@ from hierspec.errors import FAILURES, HierspecError
 from hierspec.lm.base import ModelVerify
 from hierspec.lm.encoder_decoder import split_prompt, validate_decoder_only
 from hierspec.sampling.scores import logprobs, top_logprobs
+from hierspec.utils.graphs import Graphs
 
 from .control import Controller, Steering, label
 from .load_control import LoadControl, Plans, class_of
@@ -31,6 +32,8 @@ from .runtime import Runtime
 from .stopping import TextStream
 
 log = logging.getLogger(__name__)
+
+_MOST_LEFT_OUT = 16  # rounds in a row that are not measured, since their calls were recorded
 
 
 class Runner:
@@ -163,6 +166,7 @@ class ServingRunner(Runner):
             log_observer_errors=True,
         )
         self.load = LoadControl(len(self.plans.draft_plans), adapt_to_load, controlled)
+        self._num_left_out = 0
         self.names = {level.index: display_name(level.name) for level in walk_levels(self.root)}
 
     def begin(self, request: Request) -> None:
@@ -194,8 +198,14 @@ class ServingRunner(Runner):
         measurable = measurable and class_of(num_streams) == class_of(len(requests))
         # ... and if it prefills no prompt.
         measurable = measurable and all(request.started for request in requests)
+        first_runs = Graphs.num_first_runs
         outcomes = super().run_round(requests, num_streams, self.plans.draft_plans[index])
+        # Nor by one in which a GPU met new shapes, which take longer until they are recorded.
+        if Graphs.num_first_runs > first_runs and self._num_left_out < _MOST_LEFT_OUT:
+            self._num_left_out += 1
+            measurable = False
         if measurable:
+            self._num_left_out = 0
             seconds = time.monotonic() - began
             num_tokens = sum(len(v.emitted) for v in outcomes if isinstance(v, Verdict))
             try:

@@ -167,7 +167,7 @@ def _from_source(
         except KeyError as error:
             raise _missing(source.name, error) from None
         except RuntimeError as error:
-            if "memory" in str(error):
+            if any(word in str(error) for word in ("memory", "CUDA error")):
                 raise
             raise HierspecError(
                 f"{source.name}: config.json and weights do not fit each other "

@@ -12,7 +12,7 @@ import math
 import threading
 import warnings
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from hierspec.errors import first_line
 
 Body = Callable[[], None]  # reads and writes static tensors; is idempotent
-_MAX_KEPT = 64  # recordings
+_MAX_KEPT = 256  # shapes: of a service's batches, texts and ways to sample
 _TRIALS = 2  # runs of a shape before it is recorded: they may be the only ones, and they warm up
 RUNS_BEFORE_REPLAY = _TRIALS + 1  # of a shape; the last records it
 _RECORDING_LOCK = threading.Lock()  # a process records one graph at a time
@@ -38,7 +38,13 @@ class Graphs:
     Args:
         device: where they run; only on CUDA is anything recorded.
         max_kept: how many are kept; one more discards all the others.
+
+    Attributes:
+        num_first_runs: of all in this process, runs of shapes before they are replayed, which take
+            longer than later ones.
     """
+
+    num_first_runs: ClassVar[int] = 0
 
     def __init__(self, device: torch.device, max_kept: int = _MAX_KEPT) -> None:
         self.device = device
@@ -115,8 +121,9 @@ class GraphCall:
         self._graphs, self._run, self._runs = graphs, body, 0
 
     def run(self) -> None:
-        if self._runs == _TRIALS and self._graphs.device.type == "cuda":
-            run = self._graphs.record(self._run)
+        if self._runs <= _TRIALS and self._graphs.device.type == "cuda":
+            Graphs.num_first_runs += 1
+            run = self._graphs.record(self._run) if self._runs == _TRIALS else None
             if run is not None:
                 self._run, self.recorded = run, True
         self._runs += 1
@@ -157,16 +164,18 @@ def record(body: Body, device: torch.device, stream: Any, pool: Any) -> Body:
     with torch.cuda.device(device):
         stream.wait_stream(torch.cuda.current_stream())
         # The outer context restores the thread's stream, whatever the recording does.
-        with torch.cuda.stream(stream):
-            with NoHostReads():  # once on that stream, for libraries to allocate workspaces
-                body()
-            # Another thread may allocate meanwhile: its calls do not belong to this recording.
-            capture = torch.cuda.graph(
-                graph, pool=pool, stream=stream, capture_error_mode="thread_local"
-            )
-            with capture:
-                body()
-        torch.cuda.current_stream().wait_stream(stream)
+        try:
+            with torch.cuda.stream(stream):
+                with NoHostReads():  # once on that stream, for libraries to allocate workspaces
+                    body()
+                # Another thread may allocate meanwhile: its calls do not belong to this recording.
+                capture = torch.cuda.graph(
+                    graph, pool=pool, stream=stream, capture_error_mode="thread_local"
+                )
+                with capture:
+                    body()
+        finally:  # where it fails, the same body runs next on the other stream
+            torch.cuda.current_stream().wait_stream(stream)
 
     def replay() -> None:
         with torch.cuda.device(device):

@@ -42,6 +42,8 @@ def device(name: str) -> Any:
     import torch
 
     gpus = torch.cuda.device_count()
+    if gpus and not torch.cuda.is_available():  # as with a driver that is too old for torch
+        gpus = 0
     try:
         device = torch.device(("cuda" if gpus else "cpu") if name == "auto" else name)
         if device.type == "cuda":  # without initialising it

@@ -234,7 +234,7 @@ class LeanBackend(RunsInSteps):
             mask = mask.repeat(groups, 1)
         if self.device.type == "cpu":
             return mask
-        if mask.device != self.device:  # of a tree
+        if mask.device.type == "cpu":  # of a tree
             mask = send(mask, self.device)
         # Accelerators need rows that begin at aligned addresses; a slice's do not.
         return mask.contiguous()

@@ -7,6 +7,7 @@ addition before it, the rotation, which writes the cache, and the activation.
 
 from __future__ import annotations
 
+import warnings
 from functools import cache
 from importlib.util import find_spec
 from typing import NamedTuple
@@ -14,6 +15,8 @@ from typing import NamedTuple
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+
+from hierspec.errors import HierspecWarning, first_line
 
 from .layers import Layer, Norm
 
@@ -87,4 +90,19 @@ def has_triton(device: torch.device) -> bool:
 
 @cache
 def _triton_is_installed() -> bool:
-    return find_spec("triton") is not None
+    """Return whether Triton is here, and works: it compiles its own launcher in C first."""
+    if find_spec("triton") is None:
+        return False
+    try:
+        from triton.runtime import driver
+
+        _ = driver.active.utils
+    except Exception as error:  # no compiler, no headers of Python, no driver, …
+        warnings.warn(
+            f"Triton does not run here ({first_line(error)}), so torch's operations do: install "
+            "gcc and Python's headers",
+            HierspecWarning,
+            stacklevel=3,
+        )
+        return False
+    return True

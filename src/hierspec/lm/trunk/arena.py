@@ -78,14 +78,13 @@ class Arena:
         capacity = max(_FIRST_COLUMNS, 1 << (end - 1).bit_length(), self.capacity)
         capacity = min(capacity, max(backend.max_length, end, self.capacity))
         capacity = -(-capacity // _ALIGNMENT) * _ALIGNMENT
-        self.on_move()
         with torch.inference_mode():
-            cache = self.forward.new_arena(rows, capacity + 1)
-            shape = (rows, capacity + 1, backend.hidden_size)
-            outputs = [
-                torch.zeros(shape, dtype=backend.dtype, device=backend.device)
-                for _ in range(self._num_segments)
-            ]
+            try:
+                cache, outputs = self._new_tensors(rows, capacity + 1)
+                self.on_move()
+            except torch.OutOfMemoryError:
+                self.on_move()  # what recordings hold may be enough
+                cache, outputs = self._new_tensors(rows, capacity + 1)
             if self._num_rows:
                 columns = slice(self.capacity)
                 cache[:, : self._num_rows, :, columns] = self.cache[:, :, :, columns]
@@ -97,6 +96,14 @@ class Arena:
         self._num_rows, self.capacity = rows, capacity
         for state in self._states:
             self._set_views(state)
+
+    def _new_tensors(self, rows: int, columns: int) -> tuple[torch.Tensor, list[torch.Tensor]]:
+        backend = self.forward.backend
+        shape = (rows, columns, backend.hidden_size)
+        return self.forward.new_arena(rows, columns), [
+            torch.zeros(shape, dtype=backend.dtype, device=backend.device)
+            for _ in range(self._num_segments)
+        ]
 
     def _set_views(self, state: SlotState) -> None:
         """Set a state's cache and outputs to views of its row, for calls that are not recorded."""

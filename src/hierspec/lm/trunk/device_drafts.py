@@ -138,9 +138,11 @@ class DeviceLoop(NamedTuple):
 
             return (tensors, memory), body
 
+        step, scratch = self.step, self.scratch  # not with ``fill``, which holds sequences' rows
+
         def go_on() -> tuple[None, Body]:
             memory = make_memory()
-            return None, lambda: memory.go_on(sampler, self.scratch, self.step)
+            return None, lambda: memory.go_on(sampler, scratch, step)
 
         calls: dict[Hashable, Callable[[], tuple[Any, Body]]] = {
             ("first", self.first_key, self.key, sampler, kind): begin
