@@ -1,6 +1,9 @@
 # Build the wheel first (python -m pip wheel --no-deps -w dist .), then: docker build -t hierspec .
 FROM python:3.12-slim
 
+# Kernels are compiled for the processor that runs them.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev \
+ && rm -rf /var/lib/apt/lists/*
 RUN useradd --create-home --uid 10001 hierspec
 COPY constraints.txt dist/hierspec-*.whl /tmp/
 # For a build of torch without CUDA, give pip its index: --build-arg PIP_EXTRA_INDEX_URL=…

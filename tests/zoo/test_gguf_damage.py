@@ -101,6 +101,11 @@ def scale(key: str, value: float) -> Any:
         ({"edit": number("llama.embedding_length", 128)}, "its sizes ask for"),
         ({"edit": number("llama.attention.value_length", 8)}, "keys of 16 and values of 8"),
         ({"edit": number("llama.attention.head_count", 7)}, "tiny.gguf"),
+        ({"edit": number("llama.attention.head_count_kv", 3)}, "do not divide among 3"),
+        (
+            {"edit": lambda writer: writer.add_array("general.type", ["model"])},
+            "instead of a model",
+        ),
         ({"extra": {"blk.0.attn_sinks.weight": np.ones(4, np.float32)}}, "holds 'blk.0.attn_sinks"),
         ({"extra": {"blk.9.ffn_up.weight": np.ones(4, np.float32)}}, "holds 'blk.9.ffn_up.weight'"),
     ],

@@ -51,12 +51,13 @@ def examine() -> dict[str, dict[str, Any]]:
             devices[f"cuda:{i}"] = torch.cuda.get_device_name(i)
     else:
         devices["cuda"] = "none"
-    kernels = "torch's operations, which are slower: no C compiler found"
+    kernels = f"torch's operations, which are slower: {library.why_none()}"
     bits_of_files = f"{dtypes.describe()}; with a C compiler in their own bits"
     if library.load() is not None:
         found = compiler.find()
         tiles = ", several rows on AMX's tiles" if found and found.has_tiles else ""
-        kernels = f"compiled kernels{tiles}"
+        threads_of = "" if found and found.has_threads else ", on one thread: no OpenMP"
+        kernels = f"compiled kernels{tiles}{threads_of}"
         bits_of_files = "their own bits, in the compiled kernels"
     return {
         "versions": {"python": platform.python_version(), **{n: _version(n) for n in names}},

@@ -95,6 +95,9 @@ def processor_fields() -> dict[str, str]:
 def available_memory() -> int:
     """Return the bytes available to a process here: the machine's, or its container's if fewer.
 
+    Files that a container has read count as used there until their memory is needed; here they do
+    not.
+
     Where the system does not report them, return half of all memory.
     """
     limits: list[int] = []
@@ -103,8 +106,10 @@ def available_memory() -> int:
         fields = dict(line.split(":", 1) for line in lines)
         limits.append(int(fields["MemAvailable"].split()[0]) * 1024)
         container_limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
-        used = int(Path("/sys/fs/cgroup/memory.current").read_text())
         if container_limit != "max":
+            used = int(Path("/sys/fs/cgroup/memory.current").read_text())
+            kinds = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+            used -= int(dict(line.split(maxsplit=1) for line in kinds)["inactive_file"])
             limits.append(max(0, int(container_limit) - used))
     except (OSError, KeyError, ValueError):
         pass

@@ -31,6 +31,10 @@ def forget():
     compiler.find.cache_clear()
 
 
+def libraries(folder):
+    return sorted(folder.glob("*.so"))
+
+
 @pytest.fixture
 def fresh(monkeypatch, tmp_path):
     """A cache of its own, and nothing loaded yet; compiled in a moment, not for speed."""
@@ -61,7 +65,7 @@ def default_dtype():
 def test_they_are_compiled_once(fresh, monkeypatch):
     assert library.load() is not None
     kept = sorted(fresh.iterdir())
-    assert len(kept) == TRIED
+    assert len(libraries(fresh)) == TRIED
     forget()
     monkeypatch.setattr(compiler, "compile_unit", lambda *_: pytest.fail("compiled again"))
     assert library.load() is not None
@@ -74,8 +78,8 @@ def test_older_kernels_make_room(fresh, monkeypatch):
     own = compiler.Compiler(["cc"])
     for form in ("BF16", "Q8_0", "Q4_0"):
         own._make(compiler.products(form))
-    assert len(list(fresh.iterdir())) == 2
-    assert (fresh / own._path(compiler.products("Q4_0")).name).exists()
+    assert len(libraries(fresh)) == 2
+    assert (fresh / own._path_of(compiler.products("Q4_0")).name).exists()
 
 
 @needs_compiler
@@ -107,8 +111,55 @@ def test_another_version_of_the_compiler_compiles_anew(fresh, monkeypatch, tmp_p
         monkeypatch.setenv("CC", str(other))
         forget()
         assert library.load() is not None
-        names.append(sorted(fresh.iterdir()))
+        names.append(libraries(fresh))
     assert [len(found) for found in names] == [TRIED, 2 * TRIED, 2 * TRIED]
+
+
+def wrapper(path, script):
+    """A compiler that is a shell script, in front of the one there is."""
+    real = shutil.which("cc") or shutil.which("gcc") or shutil.which("clang")
+    path.write_text(f'#!/bin/sh\n{script}\nexec {real} "$@"\n')
+    path.chmod(0o755)
+    return str(path)
+
+
+@needs_compiler
+@pytest.mark.parametrize(
+    ("end", "says"),
+    [("kill -INT $$", "compile"), ("echo x.c:1: error: too old >&2; exit 1", "too old")],
+)
+def test_a_compiler_that_fails_is_not_asked_with_other_options(
+    fresh, monkeypatch, tmp_path, end, says
+):
+    """What those make may not fit what was made before, and would be kept."""
+    script = f'case "$*" in *-march=native*kernels.c*) {end};; esac'
+    monkeypatch.setenv("CC", wrapper(tmp_path / "c", script))
+    with pytest.warns(library.NoKernelsWarning, match=says):
+        assert library.load() is None
+    assert says in library.why_none()
+    assert not list(fresh.glob("kernels-*"))
+    assert compiler.find().refuses == (says == "too old")
+
+
+@needs_compiler
+def test_a_compiler_without_openmp_is_told_of(fresh, monkeypatch, tmp_path):
+    script = 'case "$*" in *-fopenmp*) exit 1;; esac'
+    monkeypatch.setenv("CC", wrapper(tmp_path / "c", script))
+    monkeypatch.setattr(torch, "get_num_threads", lambda: 2)
+    with pytest.warns(library.NoKernelsWarning, match="on one thread"):
+        assert library.load() is not None
+    assert not compiler.find().has_threads
+
+
+@needs_compiler
+def test_what_was_not_compiled_says_nothing_of_the_tiles(amx, monkeypatch):
+    monkeypatch.setenv("TMPDIR", "/nowhere")
+    monkeypatch.setattr(compiler, "_WITH_AMX", list(EMULATED_AMX))
+    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        compiler.find()
+    assert not list(amx.glob("tiles-*"))
 
 
 @pytest.fixture
@@ -154,7 +205,7 @@ def test_a_damaged_library_is_made_anew(fresh, damage):
     for unit in (compiler.LAYERS, *map(compiler.products, compiler.TRIED)):
         assert compiler.find().begin(unit).wait()
     kept = {file: file.read_bytes() for file in fresh.iterdir()}
-    assert len(kept) == TRIED
+    assert len(libraries(fresh)) == TRIED
     for file, content in kept.items():
         half = len(content) // 2
         other_bit = content[:half] + bytes([content[half] ^ 1]) + content[half + 1 :]
@@ -223,6 +274,7 @@ def test_without_a_compiler_torch_runs(fresh, monkeypatch, tmp_path, environment
         warnings.simplefilter("always")
         assert library.load() is None
         assert library.load() is None
+    assert all(environment.get("CC", "") in str(each.message) for each in caught)
     turned_off = "HIERSPEC_KERNELS" in environment
     assert [each.category for each in caught] == [library.NoKernelsWarning] * (not turned_off)
     backend = load(save_tiny("llama", tmp_path / "m"), dtype=torch.float32)

@@ -30,7 +30,7 @@ from hierspec.utils.threads import is_small
 
 from .formats import FORMATS
 from .kept_panels import KeptPanels, panels_key
-from .library import Library
+from .library import Library, why_none
 from .library import load as load_kernels
 from .matrices import PackedMatrix, is_packable
 from .model import Drafting, LayerWeights, NativeModel
@@ -366,7 +366,7 @@ def why_no_kernels(config: Any, dtype: torch.dtype, device: torch.device) -> str
         return f"it runs on {device}"
     if dtype not in FORMS:
         return f"its weights are in {str(dtype).removeprefix('torch.')}"
-    return None if load_kernels() else "there is no C compiler here"
+    return None if load_kernels() else why_none()
 
 
 def why_rows_differ(backend: Any) -> str | None:
@@ -385,7 +385,7 @@ def why_rows_differ(backend: Any) -> str | None:
     if backend.device.type != "cpu":
         return f"runs on {backend.device}"
     if load_kernels() is None:
-        return "runs without the compiled kernels, as there is no C compiler"
+        return f"runs without the compiled kernels ({why_none()})"
     return "runs outside the compiled kernels, for its dtype or as its backend says"
 
 

@@ -41,7 +41,12 @@ _FLAGS = ["-O3", "-std=gnu11", "-ffp-contract=fast", "-Wno-psabi", "-shared", "-
 _FLAGS += ["-fno-gcse-after-reload"]  # a sixth of the time that bfloat16 takes, for nothing
 # The first of these that the compiler accepts is used: compilers differ in the option that names
 # the processor, and some have no OpenMP (kernels then run on one thread).
-_VARIANTS = (["-march=native", "-fopenmp"], ["-mcpu=native", "-fopenmp"], ["-march=native"], [])
+_OPENMP = "-fopenmp"
+_VARIANTS = (
+    *(["-march=native", _OPENMP], ["-mcpu=native", _OPENMP]),
+    *(["-march=native"], ["-mcpu=native"], []),
+)
+_EMPTY = b"#ifdef _OPENMP\n#include <omp.h>\n#endif\n"
 _MOST = 64 << 20  # bytes of all kernels in the cache
 _TIMEOUT = 120  # seconds, for the compiler
 _DIGEST = hashlib.sha256().digest_size  # bytes, at the end of a kept library
@@ -56,6 +61,7 @@ def products(form: str) -> Unit:
 
 
 UNITS = (*map(products, TRIED), LAYERS)  # what every model needs
+Failed = subprocess.CompletedProcess[bytes] | subprocess.CalledProcessError
 
 
 class NoTilesWarning(HierspecWarning):
@@ -78,24 +84,80 @@ class _Job(threading.Thread):
 
 
 class Compiler:
-    """A C compiler, in a process for each unit."""
+    """A C compiler, in a process for each unit.
+
+    Attributes:
+        failure: why something did not compile: the end of a sentence; empty where all did.
+        refuses: whether the compiler itself refused a source, as it will again.
+    """
 
     def __init__(self, command: Sequence[str]) -> None:
         self._command = list(command)
         self._jobs: dict[Unit, _Job] = {}
         self._lock = threading.Lock()
+        self.failure, self.refuses = "", False
 
-    @cached_property
+    @property
     def works(self) -> bool:
         """Whether it compiles anything: an empty library, in a small part of a second."""
-        with (
-            contextlib.suppress(OSError, subprocess.TimeoutExpired),
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
-        ):
-            command = [*self._command, "-shared", "-fPIC", "-x", "c", "-", "-o", f"{scratch}/a.so"]
-            done = subprocess.run(command, input=b"", capture_output=True, timeout=_TIMEOUT)
-            return not done.returncode
-        return False
+        return self._variant is not None
+
+    @property
+    def has_threads(self) -> bool:
+        """Whether it has OpenMP; without, kernels run on one thread."""
+        return _OPENMP in (self._variant or ())
+
+    @cached_property
+    def _variant(self) -> list[str] | None:
+        """The first of the variants that compiles nothing at all, for every unit.
+
+        Not the first that compiles a unit, which also fails when it is interrupted; and libraries
+        that were compiled with different ones do not fit together.
+        """
+        path = self._path(("options",), ())
+        kept = path and path.with_suffix(".txt")
+        if kept:
+            with contextlib.suppress(OSError):
+                known = kept.read_bytes()
+                for variant in _VARIANTS:
+                    if known == repr(variant).encode():
+                        return variant
+        try:
+            found = self._first_accepted()
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.failure = f"nothing can be compiled with {' '.join(self._command)} ({error})"
+            return None
+        if found is not None and kept:
+            with contextlib.suppress(HierspecError):
+                write_atomically(kept, repr(found).encode(), "the compiler's options")
+        return found
+
+    def _first_accepted(self) -> list[str] | None:
+        with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+            into = ["-shared", "-fPIC", "-x", "c", "-", "-o", f"{scratch}/a.so"]
+            for variant in _VARIANTS:
+                done = subprocess.run(
+                    [*self._command, *variant, *into],
+                    input=_EMPTY,
+                    capture_output=True,
+                    timeout=_TIMEOUT,
+                )
+                if not done.returncode:
+                    return variant
+                if done.returncode < 0:  # it was killed, which says nothing of the options
+                    break
+        self._note_failure(done)
+        return None
+
+    def _note_failure(self, done: Failed) -> None:
+        lines = done.stderr.decode(errors="replace").splitlines()
+        told = next((line for line in lines if "error" in line), lines[0] if lines else "")
+        # A compiler whose own parts are killed, as for memory, says so and ends by itself.
+        if done.returncode > 0 and "signal" not in told.lower():
+            self.refuses = True
+        self.failure = f"{' '.join(self._command)} does not compile the kernels"
+        if told := told.strip()[:200]:
+            self.failure += f" ({told})"
 
     @property
     def has_tiles(self) -> bool:
@@ -114,7 +176,7 @@ class Compiler:
         if not processor_features() >= _AMX or not ask_for_tiles():
             return None
         tiled = Compiler([*self._command, *_WITH_AMX])
-        path = tiled._path(("tiles",))
+        path = tiled._path(("tiles",), ())
         verdict = path and path.with_suffix(".txt")
         if verdict:
             with contextlib.suppress(OSError):
@@ -147,7 +209,7 @@ class Compiler:
     def load(self, unit: Unit) -> ctypes.CDLL | None:
         """Load a unit, once it is compiled; ``None`` where it does not compile, or load."""
         content = self.begin(unit).wait()
-        if content is not None and (path := self._path(unit)) is not None:
+        if content is not None and (path := self._path_of(unit)) is not None:
             with contextlib.suppress(OSError):
                 return ctypes.CDLL(str(path))
         if content == b"":  # what is kept has gone, or may not be run
@@ -155,36 +217,45 @@ class Compiler:
         if not content:
             return None
         # The cache cannot be written, or nothing in it may be run.
-        with (
-            contextlib.suppress(OSError),
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
-        ):
-            copied = Path(scratch) / "compiled.so"
-            copied.write_bytes(content)
-            return ctypes.CDLL(str(copied))
-        return None
+        try:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+                copied = Path(scratch) / "compiled.so"
+                copied.write_bytes(content)
+                return ctypes.CDLL(str(copied))
+        except OSError as error:
+            self.failure = f"compiled kernels cannot be loaded here ({error})"
+            return None
 
     def _find_or_make(self, unit: Unit) -> bytes | None:
-        path = self._path(unit)
+        path = self._path_of(unit)
         return b"" if path is not None and _is_whole(path) else self._make(unit)
 
     def _make(self, unit: Unit) -> bytes | None:
+        if self._variant is None:
+            return None
+        command = [*self._command, *_FLAGS, *self._variant]
         # There may be no folder to compile in; one on a network may not delete a loaded library.
-        with (
-            contextlib.suppress(OSError),
-            tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch,
-        ):
-            content = compile_unit(self._command, unit, Path(scratch))
-            if content is not None and (path := self._path(unit)) is not None:
-                with contextlib.suppress(HierspecError, OSError):
-                    make_room(path.parent, len(content), _MOST)
-                    write_atomically(path, content + _digest(content), "the kernels")
-            return content
-        return None
+        try:
+            with tempfile.TemporaryDirectory(ignore_cleanup_errors=True) as scratch:
+                content = compile_unit(command, unit, Path(scratch))
+        except subprocess.CalledProcessError as error:
+            self._note_failure(error)
+            return None
+        except (OSError, subprocess.TimeoutExpired) as error:
+            self.failure = f"the kernels cannot be compiled here ({error})"
+            return None
+        if (path := self._path_of(unit)) is not None:
+            with contextlib.suppress(HierspecError, OSError):
+                make_room(path.parent, len(content), _MOST)
+                write_atomically(path, content + _digest(content), "the kernels")
+        return content
 
-    def _path(self, unit: Unit) -> Path | None:
+    def _path_of(self, unit: Unit) -> Path | None:
+        return None if self._variant is None else self._path(unit, self._variant)
+
+    def _path(self, unit: Unit, variant: Sequence[str]) -> Path | None:
         parts = [*sources().values(), " ".join(self._command).encode(), self._version]
-        parts += [_processor().encode(), repr((_FLAGS, _VARIANTS, unit)).encode()]
+        parts += [_processor().encode(), repr((_FLAGS, _VARIANTS, variant, unit)).encode()]
         key = hashlib.sha256(b"|".join(parts)).hexdigest()[:16]
         with contextlib.suppress(HierspecError):
             return cache_folder("kernels") / f"{unit[0].removesuffix('.c')}-{key}.so"
@@ -237,20 +308,18 @@ def sources() -> dict[str, bytes]:
     return {name: folder.joinpath(name).read_bytes() for name in names}
 
 
-def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes | None:
-    """Return the library that a compiler makes of a unit in a folder, if it does."""
+def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes:
+    """Return the library that a compiler makes of a unit in a folder.
+
+    Raises:
+        OSError, subprocess.SubprocessError: it does not.
+    """
     for name, content in sources().items():
         (folder / name).write_bytes(content)
     path, (source, *options) = folder / "compiled.so", unit
-    for variant in _VARIANTS:
-        own = [*variant, *options, str(folder / source), "-o", str(path), "-lm"]
-        try:
-            done = subprocess.run([*command, *_FLAGS, *own], capture_output=True, timeout=_TIMEOUT)
-        except (OSError, subprocess.TimeoutExpired):
-            return None
-        if not done.returncode:
-            return path.read_bytes()
-    return None
+    own = [*options, str(folder / source), "-o", str(path), "-lm"]
+    subprocess.run([*command, *own], capture_output=True, timeout=_TIMEOUT, check=True)
+    return path.read_bytes()
 
 
 def _digest(library: bytes) -> bytes:

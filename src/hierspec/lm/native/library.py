@@ -121,16 +121,31 @@ def load() -> Library | None:
     """Load the compiled kernels; return None without a compiler, or where they compute wrongly.
 
     Warns:
-        NoKernelsWarning: there are none, and nobody has turned them off.
+        NoKernelsWarning: there are none, and nobody has turned them off; or they run on one thread
+            where torch has more.
     """
     if compiler.is_off():
         return None
     found = compiler.find()
     library = None if found is None else _load(found)
-    if library is None:
-        text = "no working C compiler is here: models run in torch's operations, which are slower"
-        warnings.warn(f"{text}; install gcc or clang", NoKernelsWarning, stacklevel=2)
+    if found is None or library is None:
+        text = f"{why_none()}: models run in torch's operations, which are slower"
+        warnings.warn(text, NoKernelsWarning, stacklevel=2)
+    elif not found.has_threads and torch.get_num_threads() > 1:
+        text = "the compiled kernels run on one thread, since the C compiler has no OpenMP"
+        text += ": install libomp, or set CC to a compiler that has it"
+        warnings.warn(text, NoKernelsWarning, stacklevel=2)
     return library
+
+
+def why_none() -> str:
+    """Return why :func:`load` returned ``None``, as the beginning of a sentence."""
+    found = compiler.find()
+    if compiler.is_off():
+        return "HIERSPEC_KERNELS is 0"
+    if found is None:
+        return "no C compiler is here (install gcc or clang)"
+    return found.failure or "the kernels that the C compiler makes here compute wrongly"
 
 
 def is_expected() -> bool:
@@ -144,9 +159,15 @@ def is_expected() -> bool:
 
 
 def check(command: Sequence[str]) -> NoReturn:
-    """End this process, with status 0 if kernels that a command compiles compute correctly."""
+    """End this process, with status 0 if kernels that a command compiles compute correctly.
+
+    With ``WRONG`` if they do not, or if the compiler refuses them, which it will again.
+    """
     compiler.ask_for_tiles()
-    sys.exit(compiler.WRONG if _load(Compiler(command)) is None else 0)
+    found = Compiler(command)
+    if _load(found) is not None:
+        sys.exit(0)
+    sys.exit(compiler.WRONG if found.refuses or not found.failure else 1)
 
 
 def _load(found: Compiler) -> Library | None:

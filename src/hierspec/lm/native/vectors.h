@@ -66,7 +66,8 @@ INLINE vec all_of(float x) { return x - (vec){0}; } /* 0 + x would be computed, 
 /* The same of a number in memory; gcc would go on with it alone, and copy it to all lanes then. */
 INLINE ivec all_of_word(const word *x) {
 #if W == 16
-    return (ivec)_mm512_broadcastd_epi32(_mm_loadu_si32(x));
+    /* Not by _mm_loadu_si32, which gcc has since 11 and has right since 11.3. */
+    return (ivec)_mm512_broadcastd_epi32(_mm_set_epi32(0, 0, 0, *x));
 #else
     return (ivec){0} + *x;
 #endif

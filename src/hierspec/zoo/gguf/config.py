@@ -213,6 +213,9 @@ def read_config(header: Header, vocabulary: Vocabulary | None, read: KeyReader) 
             f"has keys of {head_dim} and values of {values} dimensions, which is not supported: "
             "choose a model where they are equal"
         )
+    kv_heads = header.positive(f"{key}.attention.head_count_kv", heads)
+    if heads % kv_heads:
+        raise header.damaged(f"has {heads} heads, which do not divide among {kv_heads} of keys")
     tied = "output.weight" not in header.tensors
     sizes: dict[str, Any] = {
         "architectures": [family.model_class],
@@ -222,7 +225,7 @@ def read_config(header: Header, vocabulary: Vocabulary | None, read: KeyReader) 
         "intermediate_size": header.positive(f"{key}.feed_forward_length"),
         "num_hidden_layers": layers,
         "num_attention_heads": heads,
-        "num_key_value_heads": header.positive(f"{key}.attention.head_count_kv", heads),
+        "num_key_value_heads": kv_heads,
         "head_dim": head_dim,
         "max_position_embeddings": header.context_length,
         "rms_norm_eps": header.number(f"{key}.attention.layer_norm_rms_epsilon"),

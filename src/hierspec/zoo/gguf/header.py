@@ -176,7 +176,7 @@ def read_header(path: str | Path) -> Header:
 
 
 def _validate_kind(file: Path, fields: Mapping[str, Any]) -> None:
-    kind = fields.get("general.type", "model")
+    kind = str(fields.get("general.type", "model"))
     kind = _NO_MODELS_BY_ARCHITECTURE.get(str(fields.get("general.architecture")), kind)
     if "adapter.type" in fields:
         kind = "adapter"
