@@ -144,7 +144,7 @@ def hispec_lengths(family: Family) -> MethodSpecs:
     return {f"{n_d}/{n_i}": hispec(family, low, high, n_d, n_i) for n_d, n_i in pairs}
 
 
-LAYERSKIP_LENGTHS = (1, 2, 3, 4, 6, 8)  # P3's own LayerSkip drafts six tokens
+LAYERSKIP_LENGTHS = (1, 2, 3, 4, 6, 8)  # P3 does not state LayerSkip's
 
 
 def hispec_and_layerskip(family: Family) -> MethodSpecs:

@@ -3,7 +3,8 @@
 Sun et al. (2024). The *capped branch resampling* of P4 (§5.2, Algorithm 2 with the capping of its
 Definition 5 applied at the draft's end too) is the same rule under another derivation, hence the
 alias ``branch``: P4's min(1, r*_k) is w_k, and its D*(p, q)/D*(q, p) is h_k. See
-``docs/branch-is-block.md``. No lossless one-draft rule accepts more in expectation. [MATH §1]
+``docs/branch-is-block.md``. No lossless rule for one draft accepts more in expectation without
+further calls of the target. [MATH §1]
 """
 
 from __future__ import annotations

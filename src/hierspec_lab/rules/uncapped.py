@@ -1,9 +1,9 @@
 """Block verification without the cap at the draft's end: deliberately LOSSY.
 
 P4's released code and printed listing end with h_n = min(1, R_n), the plain product of the ratios,
-where the capped w_n belongs. It keeps more draft tokens than any lossless rule may, and its output
-is not the target's (TV .02–.24 on random small models). ``certify`` shows it; the runtime refuses
-it unless ``allow_lossy`` is set.
+where the capped w_n belongs. It keeps more draft tokens than a lossless rule may that calls the
+target once a round, and its output is not the target's (TV .02–.24 on random small models).
+``certify`` shows it; the runtime refuses it unless ``allow_lossy`` is set.
 """
 
 from __future__ import annotations
