@@ -203,7 +203,6 @@ def test_contexts_beyond_the_first_rotation_table():
             tf.LlamaConfig(hidden_size=96, num_attention_heads=6, num_key_value_heads=4),
             "6 heads do not divide among 4",
         ),
-        (tf.LlamaConfig(head_dim=15), "odd number of dimensions"),
         (SimpleNamespace(model_type="mamba"), "mamba"),
     ],
 )

@@ -151,17 +151,6 @@ def test_a_compiler_without_openmp_is_told_of(fresh, monkeypatch, tmp_path):
     assert not compiler.find().has_threads
 
 
-@needs_compiler
-def test_what_was_not_compiled_says_nothing_of_the_tiles(amx, monkeypatch):
-    monkeypatch.setenv("TMPDIR", "/nowhere")
-    monkeypatch.setattr(compiler, "_WITH_AMX", list(EMULATED_AMX))
-    monkeypatch.setattr(tempfile, "_candidate_tempdir_list", lambda: ["/nowhere"])
-    with warnings.catch_warnings(record=True):
-        warnings.simplefilter("always")
-        compiler.find()
-    assert not list(amx.glob("tiles-*"))
-
-
 @pytest.fixture
 def amx(fresh, monkeypatch):
     """A processor with AMX, as far as is known before its instructions are tried."""
@@ -185,6 +174,16 @@ def test_tiles_are_used_where_another_process_finds_them_right(amx, monkeypatch)
         file.write_bytes(b"")
     forget()
     assert compiler.find().has_tiles  # found again
+
+
+@needs_compiler
+def test_a_compiler_that_is_killed_says_nothing_of_the_tiles(amx, monkeypatch, tmp_path):
+    monkeypatch.setattr(compiler, "_WITH_AMX", list(EMULATED_AMX))
+    script = 'case "$*" in *AMX*kernels.c*) kill -KILL $$;; esac'
+    monkeypatch.setenv("CC", f"{wrapper(tmp_path / 'c', script)} -DMOST_ROWS=2")
+    with pytest.warns(compiler.NoTilesWarning):
+        assert not compiler.find().has_tiles
+    assert not list(amx.glob("tiles-*"))
 
 
 @needs_compiler

@@ -100,8 +100,6 @@ def unsupported_reason(config: Any) -> str | None:
     kv_heads = getattr(config, "num_key_value_heads", None) or heads
     if heads % kv_heads:
         return f"its {heads} heads do not divide among {kv_heads} heads of keys and values"
-    if (getattr(config, "head_dim", None) or config.hidden_size // heads) % 2:
-        return "its heads have an odd number of dimensions"
     kinds = set(layer_kinds(config, config.num_hidden_layers))
     if unknown := sorted(kinds - {"full_attention", "sliding_attention"}):
         return f"it has layers of type {', '.join(unknown)}"
