@@ -3,9 +3,10 @@
 ``1 - acceptance = a + b tokens^-c`` is fitted to the batches of a training, a ≥ 0, by tokens seen.
 Acceptance (1 - TV) is that among the tokens a drafter scores, of which the larger model's mass is
 ``known``, so that held-out acceptance is ``known`` times as much. A report that was measured on
-held-out texts on the way (``measured``, of an EAGLE-3 network) is fitted there: by ``acceptance``
-of first tokens, or by ``greedy_tokens_per_call``, of whose drafted tokens the share kept is fitted
-from the first 150,000 tokens on, before which drafts of several tokens are hardly trained.
+held-out texts on the way (``measured``, of an EAGLE-3 network) is fitted there, together with the
+trainings that it went on from (``started_from``): by ``acceptance`` of first tokens, or by
+``greedy_tokens_per_call``, of whose drafted tokens the share kept is fitted from the first 150,000
+tokens on, before which drafts of several tokens are hardly trained.
 ``--first-pass`` takes the batches of the first pass over the texts alone: a drafter that learns
 them by heart shows later what it knows of these texts, not what more text would give. Intervals are
 bootstrap quantiles over the points; they know nothing of learning rates and losses, which a longer
@@ -54,6 +55,17 @@ def measured_points(measured: Sequence[dict[str, Any]], key: str) -> list[list[f
         if key not in CALLS or line["tokens"] >= DRAFTS_FROM:
             found.append([line["tokens"], 1 - share / most])
     return found
+
+
+def measured_lines(report: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what was measured on the way, by tokens seen since the first training."""
+    measured = report.get("measured", ())
+    lines = [line | line.get("figures", {}).get(HELD_OUT, {}) for line in measured]
+    if (start := report.get("started_from")) is None:
+        return lines
+    earlier = measured_lines(json.loads((common.RESULTS / start["file"]).read_text()))
+    seen = start["tokens_seen"]
+    return earlier + [line | {"tokens": line["tokens"] + seen} for line in lines]
 
 
 def points(report: dict[str, Any], key: str, first_pass: bool) -> list[list[float]]:
@@ -138,8 +150,7 @@ def main() -> None:
         name, file, key = args.add
         report = json.loads(Path(file).read_text())
         # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``.
-        lines = report.get("measured", ())
-        if measured := [line | line.get("figures", {}).get(HELD_OUT, {}) for line in lines]:
+        if measured := measured_lines(report):
             held_out, found = measured[-1], measured_points(measured, key)
         else:
             held_out = report["after"][key[3:]] if "after" in report else report["figures"]["all"]

@@ -82,6 +82,7 @@ class Stages:
         spare = (settings.rounds + 2) * (settings.max_speculative_tokens + 1)
         fitting = self.longest - spare - settings.tokens
         self.prompts = [ids for ids in self.prompts if len(ids) <= fitting] or self.prompts
+        self._all_prompts = self.prompts
         room = self.longest - spare - max(map(len, self.prompts))
         if room < 1:
             raise HierspecError(
@@ -156,8 +157,8 @@ class Stages:
         """
         members, settings = self.pool.members, self.settings
         target = len(members) - 1
-        if self.call_ms[target] > self.slow_ms:
-            self.prompts = self.prompts[: -(-len(self.prompts) // 2)]
+        if self.call_ms[target] > self.slow_ms:  # at each temperature, the same half
+            self.prompts = self._all_prompts[: -(-len(self._all_prompts) // 2)]
         drafting = rates.DraftingSettings(
             settings.places,
             settings.rounds,

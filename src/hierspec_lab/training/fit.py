@@ -28,6 +28,7 @@ from hierspec.utils.records import Record
 from hierspec.utils.schema import validate
 
 SAVE_SECONDS = 60.0
+_MOST_SECONDS = 60.0  # that a step counts as
 LOG_EVERY = 10
 WARMUP_SHARE = 0.05  # of a cosine schedule's steps
 
@@ -190,6 +191,7 @@ def fit(
         write_atomically(path, lambda target: torch.save(saved, target), "a checkpoint")
 
     folder.mkdir(parents=True, exist_ok=True)
+    drop_cut_line(folder / f"{label}.jsonl")
     last_save = clock = time.monotonic()
     max_steps = math.inf if stop_after is None else stop_after
     with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
@@ -211,7 +213,8 @@ def fit(
             step += 1
             now = time.monotonic()
             speed = phase.rows * phase.width / (now - clock)
-            seconds, clock = seconds + now - clock, now
+            # A process that was stopped and goes on, or measured on the way, did not train so long.
+            seconds, clock = seconds + min(now - clock, _MOST_SECONDS), now
             progress = schedule.progress(step, seconds)
             if step % LOG_EVERY == 0 or progress >= 1:
                 numbers = {name: round(float(value), 4) for name, value in parts.items()}
@@ -236,6 +239,12 @@ class _LogLine(Record):
 def _checked(line: Any) -> dict[str, Any]:
     validate(_LogLine, line, "")
     return line
+
+
+def drop_cut_line(log: Path) -> None:
+    """Drop the end of a log that an interruption or a full disk cut within a line."""
+    if log.is_file() and not (content := log.read_bytes()).endswith(b"\n") and content:
+        write_atomically(log, content[: content.rfind(b"\n") + 1], "the losses")
 
 
 def curve(log: Path, max_lines: int | None = None) -> list[dict[str, Any]]:

@@ -87,7 +87,7 @@ class PackedTexts:
         """Add the texts of a batch, each with its ids, which are below 65,536.
 
         Raises:
-            HierspecError: an id is above that.
+            HierspecError: an id is above that, or the disk is full.
         """
         texts = [text for text, _ in batch]
         ids = np.array([i for _, row in batch for i in row], dtype=np.int64)
@@ -96,12 +96,16 @@ class PackedTexts:
             raise HierspecError(
                 "texts of models with tokens beyond 65,535 cannot be kept: give others with --texts"
             )
-        with self._tokens.open("r+b") as file:
-            file.truncate(self.num_tokens * _DTYPE.itemsize)
-            file.seek(0, 2)
-            file.write(ids.astype(_DTYPE).tobytes())
-        with self._index.open("a", encoding="utf-8") as file:
-            file.write(json.dumps({"texts": [text.to_dict() for text in texts]}) + "\n")
+        try:
+            with self._tokens.open("r+b") as file:
+                file.truncate(self.num_tokens * _DTYPE.itemsize)
+                file.seek(0, 2)
+                file.write(ids.astype(_DTYPE).tobytes())
+            with self._index.open("a", encoding="utf-8") as file:
+                file.write(json.dumps({"texts": [text.to_dict() for text in texts]}) + "\n")
+        except OSError as error:
+            folder = self._tokens.parent
+            raise HierspecError(f"cannot keep texts in {folder}: {error.strerror}") from None
         self.batches.append(texts)
 
     def read(self) -> Iterator[tuple[PackedText, list[int]]]:

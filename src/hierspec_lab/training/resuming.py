@@ -20,7 +20,11 @@ T = TypeVar("T")
 
 _FILE = "settings.json"
 _OPTIONS = {"learning_rate": "--lr"}  # where an option is not named like its setting
-_HASHED = {"texts": "the texts", "weights": "the model's weights"}
+_HASHED = {
+    "texts": "the texts",
+    "weights": "the model's weights",
+    "vocabulary": "the drafter's vocabulary",
+}
 
 
 def validate_settings(folder: Path, settings: Mapping[str, Any], discard_option: str) -> None:
@@ -42,6 +46,16 @@ def validate_settings(folder: Path, settings: Mapping[str, Any], discard_option:
         )
 
 
+def holds_one(folder: Path) -> bool:
+    """Return whether a folder holds a training."""
+    return (folder / _FILE).is_file()
+
+
+def has_changed(folder: Path, settings: Mapping[str, Any]) -> bool:
+    """Return whether settings are not those of the training in ``folder``."""
+    return bool(_changed(_read(folder), settings))
+
+
 def give_up(folder: Path) -> None:
     """Delete the training in a folder, if there is one.
 
@@ -50,7 +64,7 @@ def give_up(folder: Path) -> None:
     """
     if not folder.exists():
         return
-    if not folder.is_dir() or (any(folder.iterdir()) and not (folder / _FILE).is_file()):
+    if not folder.is_dir() or (any(folder.iterdir()) and not holds_one(folder)):
         raise HierspecError(f"{folder} holds no training to give up: name another folder")
     shutil.rmtree(folder)
 

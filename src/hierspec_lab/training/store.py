@@ -17,9 +17,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend, Span
 from hierspec.profiling.settings import ReportProgress
-from hierspec.utils.files import write_atomically
+from hierspec.utils.files import locked, write_atomically
 from hierspec.utils.json_lines import read_line
 from hierspec.utils.records import Record
 
@@ -71,15 +72,16 @@ class FeatureStore:
         self.parts = len(self.layers) + 1
         self.width = self.parts * backend.hidden_size
         self.max_tokens = int(max_bytes // (self.width * _BYTES))
-        self.texts: list[TrainingText] = []
-        self.starts: list[int] = []
-        self.keys: set[str] = set()
-        self.tokens = 0
+        self.is_full = False  # texts were left out, since there was no room
         folder.mkdir(parents=True, exist_ok=True)
         self._read_index()
         self._map = np.empty(0)
 
     def _read_index(self) -> None:
+        self.texts: list[TrainingText] = []
+        self.starts: list[int] = []
+        self.keys: set[str] = set()
+        self.tokens = 0
         index, data = self.folder / "texts.jsonl", self.folder / "features.bin"
         if not index.is_file():
             return
@@ -105,12 +107,28 @@ class FeatureStore:
         """Add texts while there is room and ``goes_on(tokens added)`` is true.
 
         Texts of fewer than three tokens, or with none to predict, are left out.
+
+        Raises:
+            HierspecError: the disk is full, or cannot be written, or another process writes there.
         """
+        busy = f"another process adds features to {self.folder}: wait for it, or name another"
+        try:
+            with locked(self.folder / "features.bin", "features", busy):
+                self._read_index()  # another process may have added to it
+                self._extend(texts, goes_on)
+        except OSError as error:
+            raise HierspecError(
+                f"cannot keep features in {self.folder}: {error.strerror or error}; make room "
+                "there, or give a smaller --store-gib"
+            ) from None
+
+    def _extend(self, texts: Iterable[TrainingText], goes_on: Callable[[int], bool]) -> None:
         added = 0
         with (self.folder / "features.bin").open("ab") as file:
             file.truncate(self.tokens * self.width * _BYTES)  # what an interrupted call left behind
             for batch in _batches(texts):
                 if self.tokens + sum(len(text.ids) for text in batch) > self.max_tokens:
+                    self.is_full = True
                     break
                 file.write(self._features([text.ids for text in batch]).tobytes())
                 file.flush()

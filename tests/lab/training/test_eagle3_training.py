@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -174,7 +175,8 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
         train(str(target), settings, out, [chats], stop_after=20)
     assert not out.exists()
     out.mkdir()
-    (out / "config.json").write_text("{}")  # as after the first measuring on the way
+    own = {"architectures": ["LlamaForCausalLMEagle3"]}  # as after the first measuring on the way
+    (out / "config.json").write_text(json.dumps(own))
     with monkeypatch.context() as patch:
         patch.setattr(start, "most_frequent_ids", None)  # its rows keep their tokens
         info = train(str(target), settings, out, [chats])
@@ -208,6 +210,46 @@ def test_training_resumes_and_what_it_writes_drafts(target, chats, tmp_path, mon
     more = Eagle3Settings(**QUICK, steps=1, batch=128)
     again = train(str(target), more, tmp_path / "more", [chats], start_from=out)
     assert again["before"]["held out"]["acceptance"] == pytest.approx(after["acceptance"], abs=0.02)
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_a_drafter_is_not_written_over_a_model(target, chats, tmp_path, overwrite):
+    model = tmp_path / "model"
+    shutil.copytree(target, model)
+    before = {file: file.read_bytes() for file in model.iterdir()}
+    settings = Eagle3Settings(**QUICK, steps=1, batch=128)
+    with pytest.raises(HierspecError, match="no EAGLE-3 drafter: name a new folder"):
+        train(str(target), settings, model, [chats], overwrite=overwrite)
+    assert {file: file.read_bytes() for file in model.iterdir()} == before
+
+
+def test_overwriting_goes_on_where_it_stopped(target, chats, tmp_path):
+    """And another drafter's training is not taken up."""
+    settings, out = Eagle3Settings(**QUICK, steps=30, batch=128), tmp_path / "drafter"
+    folder = tmp_path / "drafter.training"
+    train(str(target), Eagle3Settings(**QUICK, steps=1, batch=128), out, [chats])
+    for _ in range(2):
+        with pytest.raises(KeyboardInterrupt):
+            train(str(target), settings, out, [chats], overwrite=True, stop_after=10)
+        (folder / "kept").touch()
+    assert (folder / "kept").exists()
+    other = Eagle3Settings(**{**QUICK, "feature_layers": (1, 2, 4)}, steps=30, batch=128)
+    with pytest.raises(HierspecError, match="--feature-layers was 1,2,3, is 1,2,4"):
+        train(str(target), other, out, [chats], features=tmp_path / "others", overwrite=True)
+    info = train(str(target), settings, out, [chats], overwrite=True)
+    assert info["steps"] == 30
+
+
+def test_what_is_held_out_was_not_learnt_from(target, chats, tmp_path):
+    settings, told = Eagle3Settings(**QUICK, steps=1, batch=128), []
+    features = tmp_path / "features"
+    small = Eagle3Settings(**QUICK, steps=1, batch=128, store_gib=1e-9)
+    with pytest.raises(HierspecError, match="give a larger --store-gib"):
+        train(str(target), small, tmp_path / "none", [chats], features=tmp_path / "small")
+    train(str(target), settings, tmp_path / "one", [chats], features=features, tell=told.append)
+    assert not any("--store-gib" in line for line in told)
+    with pytest.raises(HierspecError, match="is to be held out"):
+        train(str(target), settings, tmp_path / "two", [chats], [chats], features=features)
 
 
 def test_weights_are_averaged_over_the_last_tenth_of_the_steps():

@@ -4,7 +4,7 @@ import pytest
 
 from hierspec.cli import run
 from hierspec.errors import HierspecError
-from hierspec_lab.training.fit import curve
+from hierspec_lab.training.fit import curve, drop_cut_line
 from hierspec_lab.training.resuming import (
     compute_once,
     give_up,
@@ -49,6 +49,22 @@ def test_only_a_training_is_given_up(tmp_path):
     argv = ["zoo", "train", str(tmp_path / "out"), "--checkpoints", str(folder), "--no-resume"]
     assert run([*argv, "--quick"]) == 2
     assert (folder / "thesis.tex").read_text() == "years of work"
+
+
+def test_a_family_is_not_written_over_a_model(tmp_path, capsys):
+    (tmp_path / "config.json").write_text("{}")
+    assert run(["zoo", "train", str(tmp_path), "--quick"]) == 2
+    assert "holds other files: name a new folder" in capsys.readouterr().err
+    assert [file.name for file in tmp_path.iterdir()] == ["config.json"]
+
+
+def test_a_line_that_was_cut_is_dropped(tmp_path):
+    log = tmp_path / "losses.jsonl"
+    drop_cut_line(log)
+    for content, left in [(b'{"step": 1}\n{"st', b'{"step": 1}\n'), (b'{"st', b""), (b"", b"")]:
+        log.write_bytes(content)
+        drop_cut_line(log)
+        assert log.read_bytes() == left
 
 
 @pytest.mark.parametrize(

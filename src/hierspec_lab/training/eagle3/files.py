@@ -48,6 +48,17 @@ def write_network(
         write_atomically(folder / "hierspec.json", json.dumps(info, indent=1) + "\n", "its report")
 
 
+def may_be_replaced(path: Path) -> bool:
+    """Return whether a path is an empty folder or a drafter's, not a model or something else."""
+    if not path.is_dir():
+        return False
+    try:
+        config = json.loads((path / "config.json").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return not any(path.iterdir())
+    return isinstance(config, dict) and _ARCHITECTURE in config.get("architectures", ())
+
+
 def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
     """Write one file, or the head in a second one where one file would be too large."""
     sizes = {name: tensor.numel() * tensor.element_size() for name, tensor in tensors.items()}

@@ -7,6 +7,7 @@ cross entropy where the target wrote the text.
 
 from __future__ import annotations
 
+import hashlib
 import json
 import math
 import shutil
@@ -38,6 +39,7 @@ from hierspec_lab.training.fit import (
     TimedSchedule,
     TrainingStep,
     curve,
+    drop_cut_line,
     fit,
 )
 from hierspec_lab.training.models import as_written, load_weights_and_tokenizer
@@ -47,7 +49,7 @@ from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
 
 from . import start
 from .batches import Batches, FeatureBatch
-from .files import write_network
+from .files import may_be_replaced, write_network
 from .measure import measure
 from .network import Eagle3Network
 from .optimiser import AveragingAdamW
@@ -101,17 +103,20 @@ def train(
             of other settings, a target of another shape.
         KeyboardInterrupt: stopped; at most a minute of work is lost.
     """
+    output = output.resolve()
     folder = output.with_name(f"{output.name}.training")
+    if output.exists() and not may_be_replaced(output):
+        raise HierspecError(f"{output} is no EAGLE-3 drafter: name a new folder by -o")
     # An interrupted training has left its latest network in ``output``.
     finished = (output / "config.json").exists() and not folder.exists()
-    if finished and not overwrite and start_from != output:
+    if finished and not overwrite and (start_from is None or start_from.resolve() != output):
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
     validate_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
     identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
         resuming.validate_settings(folder, identity, "--overwrite")
-    elif folder.exists():
-        shutil.rmtree(folder)
+    elif resuming.has_changed(folder, identity):
+        resuming.give_up(folder)
     report_progress("loading the model", 0.0)
     if not text_paths:
         text_paths = [(features or folder) / "answers"]
@@ -134,15 +139,27 @@ def train(
     def add_texts(goes_on: Callable[[int], bool]) -> None:
         store.extend(texts.read(text_paths, tokenizer, store.keys, settings.longest), goes_on)
 
+    learnt = {store.texts[i].key for i in store.numbers()}
     for path in held_out:
+        if any(text.key in learnt for text in texts.read([path], tokenizer, (), settings.longest)):
+            raise HierspecError(
+                f"{path} is to be held out, and {store_folder} holds texts of it to learn from: "
+                "name an empty folder by --features"
+            )
         group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem)
         store.extend(group, limited_reporter(report_progress, f"features of {path.name}"))
     # If new texts are looked for later anyway, training begins with a part of the present ones.
     if not (settings.watch_steps and store.numbers()):
         max_tokens = _WATCH_TOKENS if settings.watch_steps else math.inf
         add_texts(limited_reporter(report_progress, "features of the texts", max_tokens=max_tokens))
+    if store.is_full:
+        tell(
+            f"--store-gib {settings.store_gib:g} has room for {store.tokens:,} tokens: the texts "
+            "after them are left out"
+        )
     if not store.numbers():
-        raise HierspecError("too little text to learn from: give more --texts")
+        lack = "give a larger --store-gib" if store.is_full else "give more --texts"
+        raise HierspecError(f"too little text to learn from: {lack}")
     scale = torch.tensor(
         resuming.compute_once(
             list[float], folder / "scale.json", lambda: start.feature_scale(store).tolist()
@@ -164,6 +181,9 @@ def train(
         network = initial
         with torch.no_grad():
             network.fc.weight /= scale
+    rows = hashlib.sha256(network.scored_ids.numpy().tobytes()).hexdigest()[:16]
+    identity |= {"feature_layers": list(layers), "weights": key[0], "vocabulary": rows}
+    resuming.validate_settings(folder, identity, "another -o")
     network.train()
     embedding = source.tensor(EMBEDDING).float()
     unembed = source.tensor(HEAD).float()
@@ -198,6 +218,7 @@ def train(
         with optimiser.averages_in_place():
             info["steps"], info["figures"] = step, measure_groups()
             measured = folder / "measured.jsonl"
+            drop_cut_line(measured)
             line = {"step": step, "tokens": optimiser.tokens, "figures": info["figures"]}
             with measured.open("a") as log:
                 log.write(json.dumps(line) + "\n")

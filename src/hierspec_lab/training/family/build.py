@@ -20,6 +20,7 @@ from tokenizers import Tokenizer
 
 from hierspec.config.vocabulary import vocabulary_key
 from hierspec.drafters.ngram_table import NgramModel
+from hierspec.errors import HierspecError
 from hierspec.lm.weights import from_directory
 from hierspec.utils.files import write_atomically
 from hierspec_lab.training import resuming
@@ -119,6 +120,7 @@ def train(
         settings = dataclasses.replace(settings, students=students)
     out = Path(out_dir)
     work = Path(checkpoints) if checkpoints else out / ".training"
+    _validate_output(out, work)
     if not resume:
         resuming.give_up(work)
     identity = {"seed": seed, "quick": quick}
@@ -191,6 +193,14 @@ def measure(
         "hardware": describe_processor(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__},
     }
+
+
+def _validate_output(out: Path, work: Path) -> None:
+    """Refuse a folder with files of others, which models of the same names would replace."""
+    if not out.exists() or (out / "metrics.json").is_file() or resuming.holds_one(work):
+        return
+    if not out.is_dir() or any(entry != work for entry in out.iterdir()):
+        raise HierspecError(f"{out} holds other files: name a new folder")
 
 
 def describe_processor() -> str:

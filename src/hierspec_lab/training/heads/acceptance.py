@@ -265,7 +265,10 @@ def measure(head: AcceptanceHead, samples: Samples, rejection_weight: float) -> 
     predicted = head(samples.states.to(head.out.weight.device)).sigmoid().cpu().double()
     mean = float(kept.mean())
     constant = mean / (mean + rejection_weight * (1.0 - mean))  # what minimises the loss
-    entropy = -mean * math.log(constant) - rejection_weight * (1 - mean) * math.log1p(-constant)
+    entropy = 0.0  # where all are kept, or none
+    if 0.0 < constant < 1.0:
+        rejected = rejection_weight * (1 - mean)
+        entropy = -mean * math.log(constant) - rejected * math.log1p(-constant)
     kept = kept[predicted.argsort()]
     below = (1.0 - kept).cumsum(0) - 0.5 * (1.0 - kept)
     auc = float((kept * below).sum() / (kept.sum() * (1.0 - kept).sum()))

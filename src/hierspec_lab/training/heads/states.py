@@ -17,6 +17,7 @@ import numpy as np
 import torch
 
 from hierspec.errors import HierspecError
+from hierspec.utils.files import locked
 from hierspec.utils.json_lines import read_line
 
 from .frozen import Frozen
@@ -60,22 +61,34 @@ class StateStore:
         self.shape = (len(frozen.exits) + 1, frozen.backend.hidden_size)
         self.path = folder / f"{name}.states"
         self.index = folder / f"{name}.jsonl"
-        self._places: dict[str, tuple[int, int]] = {}  # digest → first row and number of rows
         self._rows: np.ndarray | None = None
+        self._read_index()
+
+    def _read_index(self) -> None:
+        self._places: dict[str, tuple[int, int]] = {}  # digest → first row and number of rows
         if self.index.is_file():
+            size = self.path.stat().st_size if self.path.is_file() else 0
+            room = size // (_BYTES * self.shape[0] * self.shape[1])
             for line in self.index.read_text(encoding="utf-8").splitlines():
-                if place := read_line(tuple[str, int, int], line):
+                place = read_line(tuple[str, int, int], line)
+                if place and place[1] + place[2] <= room:
                     self._places[place[0]] = place[1:]
 
     def compute(self, pieces: Sequence[Piece], report_share: Callable[[float], None]) -> None:
         """Compute and store the states of those texts that have none.
 
         Raises:
-            HierspecError: the disk is full, or cannot be written.
+            HierspecError: the disk is full, or cannot be written, or another process writes there.
         """
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        busy = f"another process adds hidden states to {self.path}: wait for it"
+        with locked(self.path, "hidden states", busy):
+            self._read_index()  # another process may have added to it
+            self._compute(pieces, report_share)
+
+    def _compute(self, pieces: Sequence[Piece], report_share: Callable[[float], None]) -> None:
         missing = {d: piece for piece in pieces if (d := piece.digest()) not in self._places}
         end, size = self._end(), _BYTES * self.shape[0] * self.shape[1]
-        self.path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with self.path.open("ab") as file, self.index.open("a", encoding="utf-8") as index:
                 file.truncate(end * size)  # what an interruption left behind

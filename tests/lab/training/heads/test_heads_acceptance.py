@@ -35,6 +35,13 @@ def test_the_loss_is_least_at_the_weighted_share() -> None:
     assert measure(head, found, 6.0)["constant_loss"] == pytest.approx(at[1 / 3], abs=1e-4)
 
 
+@pytest.mark.parametrize("kept", [0.0, 1.0])
+def test_where_all_or_none_is_kept_a_constant_loses_nothing(kept) -> None:
+    found = Samples(torch.randn(5, 8).bfloat16(), torch.full((5,), kept))
+    head = AcceptanceHead(8, 1)
+    assert measure(head, found, 6.0)["constant_loss"] == 0.0
+
+
 def test_an_interrupted_training_ends_with_the_same_head(tmp_path) -> None:
     settings = AcceptanceSettings(tokens=1_200, width=64, held_out=2, steps=12)
     uninterrupted = train("zoo:trunk", "zoo:small", settings, tmp_path / "a.safetensors").path

@@ -288,6 +288,20 @@ def test_states_are_kept_once_and_found_again(frozen, tmp_path) -> None:
         torch.testing.assert_close(held, h[PIECES[1].positions], rtol=2**-8, atol=1e-6)
 
 
+@pytest.mark.parametrize("left", [0, 100])
+def test_states_that_are_gone_are_computed_again(frozen, tmp_path, left) -> None:
+    """And not read as zeros, on which an exit's head seems to be right always."""
+    kept = StateStore(tmp_path, "s", frozen)
+    kept.compute(PIECES, lambda share: None)
+    whole = kept.path.read_bytes()
+    if left:
+        kept.path.write_bytes(whole[:left])
+    else:
+        kept.path.unlink()
+    StateStore(tmp_path, "s", frozen).compute(PIECES, lambda share: None)
+    assert kept.path.read_bytes() == whole
+
+
 def test_an_interrupted_computation_goes_on(frozen, tmp_path, monkeypatch) -> None:
     whole = StateStore(tmp_path / "whole", "s", frozen)
     whole.compute(PIECES, lambda share: None)
