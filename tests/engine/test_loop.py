@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from types import SimpleNamespace
 
 import pytest
 from fakes.engines import Reader, read
@@ -15,10 +16,11 @@ from hierspec.engine.engine import EngineSettings
 from hierspec.engine.load_control import LoadControl
 from hierspec.engine.loop import EngineLoop
 from hierspec.engine.request import DeadlineError, Request, RequestCancelledError
-from hierspec.engine.runner import ServingRunner
+from hierspec.engine.runner import Runner, ServingRunner
 from hierspec.engine.stopping import StopConditions
 from hierspec.engine.waiting import DrainingError, QueueFullError
 from hierspec.lm.trunk.trunk import ExitModel
+from hierspec.utils.graphs import Graphs
 
 
 @pytest.fixture(scope="module")
@@ -418,3 +420,29 @@ def test_load_control_without_tokens():
     control = LoadControl(3)
     for _ in range(50):
         control.record_round(4, control.choose(4), 0, 0.01)
+
+
+def test_rounds_in_which_a_gpu_met_new_shapes_are_not_measured(models, monkeypatch):
+    """But for one in sixteen: requests that always bring new ones must not stop the search."""
+    recorded, new = [], 1
+    monkeypatch.setattr(LoadControl, "record_round", lambda self, *round: recorded.append(round))
+    monkeypatch.setattr(Graphs, "num_first_runs", 0)
+
+    def run_round(self, requests, num_streams, draft_plan=None):
+        Graphs.num_first_runs += new
+        return [None for _ in requests]
+
+    monkeypatch.setattr(Runner, "run_round", run_round)
+    runner = ServingRunner(models.root)
+    waiting, running = (
+        SimpleNamespace(speculative=True, fixed_plan=False, prediction=(), started=started)
+        for started in (False, True)
+    )
+    for request, count, so_far in ((waiting, 20, 0), (running, 16, 0), (running, 1, 1)):
+        for _ in range(count):
+            runner.run_round([request], 1)
+        assert len(recorded) == so_far
+    runner.run_round([running], 1)
+    new = 0
+    runner.run_round([running], 1)
+    assert len(recorded) == 2

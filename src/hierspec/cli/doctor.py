@@ -51,7 +51,6 @@ def examine() -> dict[str, dict[str, Any]]:
             devices[f"cuda:{i}"] = torch.cuda.get_device_name(i)
     else:
         devices["cuda"] = "none"
-    kernels = f"torch's operations, which are slower: {library.why_none()}"
     bits_of_files = f"{dtypes.describe()}; with a C compiler in their own bits"
     if library.load() is not None:
         found = compiler.find()
@@ -59,6 +58,8 @@ def examine() -> dict[str, dict[str, Any]]:
         threads_of = "" if found and found.has_threads else ", on one thread: no OpenMP"
         kernels = f"compiled kernels{tiles}{threads_of}"
         bits_of_files = "their own bits, in the compiled kernels"
+    else:
+        kernels = f"torch's operations, which are slower: {library.why_none()}"
     return {
         "versions": {"python": platform.python_version(), **{n: _version(n) for n in names}},
         "devices": devices,

@@ -201,9 +201,9 @@ class ServingRunner(Runner):
         first_runs = Graphs.num_first_runs
         outcomes = super().run_round(requests, num_streams, self.plans.draft_plans[index])
         # Nor by one in which a GPU met new shapes, which take longer until they are recorded.
-        if Graphs.num_first_runs > first_runs and self._num_left_out < _MOST_LEFT_OUT:
+        if measurable and Graphs.num_first_runs > first_runs:
             self._num_left_out += 1
-            measurable = False
+            measurable = self._num_left_out > _MOST_LEFT_OUT
         if measurable:
             self._num_left_out = 0
             seconds = time.monotonic() - began

@@ -108,8 +108,9 @@ def available_memory() -> int:
         container_limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
         if container_limit != "max":
             used = int(Path("/sys/fs/cgroup/memory.current").read_text())
-            kinds = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
-            used -= int(dict(line.split(maxsplit=1) for line in kinds)["inactive_file"])
+            with contextlib.suppress(OSError, KeyError, ValueError):
+                kinds = Path("/sys/fs/cgroup/memory.stat").read_text().splitlines()
+                used -= int(dict(line.split(maxsplit=1) for line in kinds)["inactive_file"])
             limits.append(max(0, int(container_limit) - used))
     except (OSError, KeyError, ValueError):
         pass

@@ -126,7 +126,7 @@ class FeatureStore:
         added = 0
         with (self.folder / "features.bin").open("ab") as file:
             file.truncate(self.tokens * self.width * _BYTES)  # what an interrupted call left behind
-            for batch in _batches(texts):
+            for batch in _batches(text for text in texts if text.key not in self.keys):
                 if self.tokens + sum(len(text.ids) for text in batch) > self.max_tokens:
                     self.is_full = True
                     break

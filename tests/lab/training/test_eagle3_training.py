@@ -228,16 +228,24 @@ def test_overwriting_goes_on_where_it_stopped(target, chats, tmp_path):
     settings, out = Eagle3Settings(**QUICK, steps=30, batch=128), tmp_path / "drafter"
     folder = tmp_path / "drafter.training"
     train(str(target), Eagle3Settings(**QUICK, steps=1, batch=128), out, [chats])
-    for _ in range(2):
-        with pytest.raises(KeyboardInterrupt):
-            train(str(target), settings, out, [chats], overwrite=True, stop_after=10)
-        (folder / "kept").touch()
+    with pytest.raises(KeyboardInterrupt):
+        train(str(target), settings, out, [chats], overwrite=True, stop_after=10)
+    (folder / "kept").touch()
+    with pytest.raises(KeyboardInterrupt):
+        train(str(target), settings, out, [chats], overwrite=True, stop_after=20)
     assert (folder / "kept").exists()
-    other = Eagle3Settings(**{**QUICK, "feature_layers": (1, 2, 4)}, steps=30, batch=128)
+    other = Eagle3Settings(**{**QUICK, "feature_layers": (1, 2, 4)}, steps=1, batch=128)
+    more = {"features": tmp_path / "others"}
     with pytest.raises(HierspecError, match="--feature-layers was 1,2,3, is 1,2,4"):
-        train(str(target), other, out, [chats], features=tmp_path / "others", overwrite=True)
-    info = train(str(target), settings, out, [chats], overwrite=True)
-    assert info["steps"] == 30
+        train(str(target), other, tmp_path / "drafter", [chats], **more)
+    shutil.rmtree(out)  # its first writing was cut
+    out.mkdir()
+    (out / ".model.safetensors.0.tmp").touch()
+    assert train(str(target), settings, out, [chats])["steps"] == 30
+    with pytest.raises(KeyboardInterrupt):
+        train(str(target), settings, out, [chats], overwrite=True, stop_after=10)
+    train(str(target), other, out, [chats], **more, overwrite=True)  # gives that up
+    assert not folder.exists()
 
 
 def test_what_is_held_out_was_not_learnt_from(target, chats, tmp_path):

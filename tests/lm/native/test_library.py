@@ -15,6 +15,7 @@ from kernels_apart import EMULATED_AMX
 from tiny_models import save_tiny
 from unpacking import dense
 
+from hierspec.cli.doctor import examine
 from hierspec.lm.load import load
 from hierspec.lm.native import compiler, library
 from hierspec.lm.native.matrices import PackedMatrix
@@ -75,6 +76,7 @@ def test_they_are_compiled_once(fresh, monkeypatch):
 def test_older_kernels_make_room(fresh, monkeypatch):
     monkeypatch.setattr(compiler, "compile_unit", lambda *_: bytes(600))
     monkeypatch.setattr(compiler, "_MOST", 1500)
+    monkeypatch.setattr(compiler.Compiler, "_variant", [])
     own = compiler.Compiler(["cc"])
     for form in ("BF16", "Q8_0", "Q4_0"):
         own._make(compiler.products(form))
@@ -138,6 +140,7 @@ def test_a_compiler_that_fails_is_not_asked_with_other_options(
         assert library.load() is None
     assert says in library.why_none()
     assert not list(fresh.glob("kernels-*"))
+    assert says in examine()["fast_paths"]["int8 copies"]
     assert compiler.find().refuses == (says == "too old")
 
 

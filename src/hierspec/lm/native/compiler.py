@@ -127,7 +127,7 @@ class Compiler:
         except (OSError, subprocess.TimeoutExpired) as error:
             self.failure = f"nothing can be compiled with {' '.join(self._command)} ({error})"
             return None
-        if found is not None and kept:
+        if found is not None and _OPENMP in found and kept:  # which may be installed later
             with contextlib.suppress(HierspecError):
                 write_atomically(kept, repr(found).encode(), "the compiler's options")
         return found
@@ -144,7 +144,7 @@ class Compiler:
                 )
                 if not done.returncode:
                     return variant
-                if done.returncode < 0:  # it was killed, which says nothing of the options
+                if _was_stopped(done):  # which says nothing of the options
                     break
         self._note_failure(done)
         return None
@@ -152,9 +152,7 @@ class Compiler:
     def _note_failure(self, done: Failed) -> None:
         lines = done.stderr.decode(errors="replace").splitlines()
         told = next((line for line in lines if "error" in line), lines[0] if lines else "")
-        # A compiler whose own parts are killed, as for memory, says so and ends by itself.
-        if done.returncode > 0 and "signal" not in told.lower():
-            self.refuses = True
+        self.refuses = self.refuses or not _was_stopped(done)
         self.failure = f"{' '.join(self._command)} does not compile the kernels"
         if told := told.strip()[:200]:
             self.failure += f" ({told})"
@@ -320,6 +318,13 @@ def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes:
     own = [*options, str(folder / source), "-o", str(path), "-lm"]
     subprocess.run([*command, *own], capture_output=True, timeout=_TIMEOUT, check=True)
     return path.read_bytes()
+
+
+def _was_stopped(done: Failed) -> bool:
+    """Return whether a compiler, or a part of it, was killed or had no room, and refused nothing."""
+    told = done.stderr.decode(errors="replace").lower()
+    reasons = ("signal", "killed", "no space left", "memory")
+    return not 0 < done.returncode <= 128 or any(reason in told for reason in reasons)
 
 
 def _digest(library: bytes) -> bytes:

@@ -140,10 +140,9 @@ def load() -> Library | None:
 
 def why_none() -> str:
     """Return why :func:`load` returned ``None``, as the beginning of a sentence."""
-    found = compiler.find()
     if compiler.is_off():
         return "HIERSPEC_KERNELS is 0"
-    if found is None:
+    if (found := compiler.find()) is None:
         return "no C compiler is here (install gcc or clang)"
     return found.failure or "the kernels that the C compiler makes here compute wrongly"
 

@@ -78,9 +78,13 @@ class ExportedModels:
 
         It is kept until the process ends, and has no tokenizer: prompts are token ids.
         """
+        from .partial_head import PartialHead
+
         if name not in self._directories:
             folder = self.scratch() / f"model{len(self._directories)}"
             model = self.hf(name)
+            if isinstance(getattr(model, "lm_head", None), PartialHead):
+                raise Unavailable(f"{name} scores a part of its tokens, which no directory says")
             with quiet_transformers():
                 model.save_pretrained(folder)
             self._directories[name] = folder

@@ -33,6 +33,10 @@ def write_gguf(model: Any, path: Path, dtype: str | None = None) -> None:
     dtype = dtype or str(model.dtype).removeprefix("torch.")
     if reason := unsupported(config, dtype):
         raise Unavailable(f"no GGUF file of this model is written: {reason}")
+    from .partial_head import PartialHead
+
+    if isinstance(model.lm_head, PartialHead):
+        raise Unavailable("no GGUF file of this model is written: it scores a part of its tokens")
     heads, layers = config.num_attention_heads, config.num_hidden_layers
     writer = gguf.GGUFWriter(path, "llama")
     writer.add_vocab_size(config.vocab_size)

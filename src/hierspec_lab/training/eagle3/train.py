@@ -62,6 +62,7 @@ _TRAINING_START = 0.2  # share of all work, roughly, that features take
 # Share of the training in which drafts have one step: until that one is learnt, later ones read
 # outputs that say nothing, and what they pull at keeps it from being learnt.
 _ONE_STEP_SHARE = 0.1
+_ANSWERS = "answers"  # the folder of what the target itself has written
 _FALL_SHARE = 0.2  # of the training, in which the rates fall to zero
 
 
@@ -105,7 +106,8 @@ def train(
     """
     output = output.resolve()
     folder = output.with_name(f"{output.name}.training")
-    if output.exists() and not may_be_replaced(output):
+    unfinished = resuming.holds_one(folder) and not (output / "config.json").exists()
+    if output.exists() and not (may_be_replaced(output) or (unfinished and output.is_dir())):
         raise HierspecError(f"{output} is no EAGLE-3 drafter: name a new folder by -o")
     # An interrupted training has left its latest network in ``output``.
     finished = (output / "config.json").exists() and not folder.exists()
@@ -119,7 +121,7 @@ def train(
         resuming.give_up(folder)
     report_progress("loading the model", 0.0)
     if not text_paths:
-        text_paths = [(features or folder) / "answers"]
+        text_paths = [(features or folder) / _ANSWERS]
         _write_answers(target, settings, text_paths[0], report_progress)
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
@@ -132,6 +134,12 @@ def train(
     layers = config.feature_layers_for(backend.num_layers)
     key = [fingerprint.compute_if_local(target) or target, list(layers)]
     store_folder = features or folder / "features"
+    identity |= {"feature_layers": list(layers), "weights": key[0]}
+    if overwrite and resuming.has_changed(folder, identity):
+        for entry in folder.iterdir():  # but for answers, which have been written by now
+            if entry.name != _ANSWERS:
+                shutil.rmtree(entry) if entry.is_dir() else entry.unlink()
+    resuming.validate_settings(folder, identity, "--overwrite")
     resuming.validate_settings(store_folder, {"features": key}, "another --features")
     store = FeatureStore(store_folder, backend, layers, settings.store_gib * 2**30)
     resuming.save_settings(store_folder, {"features": key})
@@ -182,7 +190,7 @@ def train(
         with torch.no_grad():
             network.fc.weight /= scale
     rows = hashlib.sha256(network.scored_ids.numpy().tobytes()).hexdigest()[:16]
-    identity |= {"feature_layers": list(layers), "weights": key[0], "vocabulary": rows}
+    identity |= {"vocabulary": rows}
     resuming.validate_settings(folder, identity, "another -o")
     network.train()
     embedding = source.tensor(EMBEDDING).float()

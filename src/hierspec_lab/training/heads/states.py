@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from hierspec.errors import HierspecError
-from hierspec.utils.files import locked
+from hierspec.utils.files import locked, write_atomically
 from hierspec.utils.json_lines import read_line
 
 from .frozen import Frozen
@@ -90,9 +90,11 @@ class StateStore:
         missing = {d: piece for piece in pieces if (d := piece.digest()) not in self._places}
         end, size = self._end(), _BYTES * self.shape[0] * self.shape[1]
         try:
+            # Without lines of states that are gone, or were cut by an interruption.
+            kept = [json.dumps([name, *place]) + "\n" for name, place in self._places.items()]
+            write_atomically(self.index, "".join(kept), "the index")
             with self.path.open("ab") as file, self.index.open("a", encoding="utf-8") as index:
                 file.truncate(end * size)  # what an interruption left behind
-                index.write("\n")  # ends a line that an interruption cut short
                 for number, (digest, piece) in enumerate(missing.items()):
                     report_share(number / len(missing))
                     states = self.frozen.states(piece.ids[None].long())

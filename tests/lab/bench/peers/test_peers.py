@@ -117,6 +117,8 @@ def test_a_sibling_runs_in_transformers():
     (plain,) = ENTRIES["transformers"].candidates(found, 0.0)
     ours = HierarchyMethod("plain", found).run(PROMPT, GREEDY)
     assert plain.run(PROMPT, GREEDY).token_ids == ours.token_ids
+    with pytest.raises(Unavailable, match="scores a part of its tokens"):
+        exported(found).directory("zoo:smollm2-sibling")  # as whose another engine would read it
 
 
 def test_the_file_for_llama_cpp_has_the_narrowest_dtype_that_holds_every_weight(tmp_path):
