@@ -25,10 +25,10 @@ STATUSES = ("holds", "does not hold", "undecided", "cannot be had here")
 INTRO = f"""# What holds, here
 
 Written by `python benchmarks/evidence.py page` from `benchmarks/results/evidence/`, and for P3's
-Figure 1 from `reproduce-p3-table1.json` beside that folder; a test writes it again and compares.
-Every table, figure, algorithm and theorem of the five papers is listed with a verdict *on the
-models used here*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its early
-exits, and a synthetic cost with a real distribution. None is a verdict on the papers' models.
+Figure 1 and SWIFT from `reproduce-p3-table1.json` beside that folder; a test writes it again and
+compares. Every table, figure, algorithm and theorem of the five papers is listed with a verdict *on
+the models used here*: SmolLM2-135M-Instruct with its trained drafters, the shipped trunk with its
+early exits, and a synthetic cost with a real distribution. None is a verdict on the papers' models.
 
 **How it is decided.** Prompts are code, mathematics and Spec-Bench's kinds of text; the domains
 take turns. An effect is paired by prompt. Intervals are Student's, on the mean of logarithms (of
@@ -37,14 +37,14 @@ as an experiment goes), and each look's interval has the level 1 − {ERROR:g} /
 (Bonferroni), so that all looks together err in {100 * ERROR:g} % of cases at most. Where domains
 are compared there is one look, at 24 prompts of each. With values on fewer than {LOOKS[0]} prompts
 a claim is *undecided*. *Does not hold*: the whole interval is below the smallest effect that
-matters, even if it is above 0. *Holds*: else, if the whole interval is above 0. What matters is 3 %
-of speed, tokens or cost between systems, 1 to 2 % between verification rules, half a per cent for
-P1's heuristic, .03 of an acceptance (.05 of P5's σ), .05 of an AUC or of a variation, .01 of the
-time, half of P4's own loss of accuracy, .1 of a token, a tenth of P5's gain off mathematics over
-that on it. A claim that two methods are alike holds if the interval lies within plus or minus the
-smallest effect that matters, and does not hold if it lies outside. Otherwise it is *undecided*.
-*Needed*: the number of prompts that show the smallest effect with probability {POWER:g}, given the
-measured spread.
+matters, even if it is above 0. *Holds*: else, if the whole interval is above 0. The smallest effect
+that matters is 3 % of speed, tokens or cost between systems, 1 to 2 % between verification rules,
+half a per cent for P1's heuristic, .03 of an acceptance (.05 of P5's σ), .05 of an AUC or of a
+variation, .01 of the time, half of P4's own loss of accuracy, .1 of a token, a tenth of P5's gain
+off mathematics over that on it. A claim that two methods are alike holds if the interval lies
+within plus or minus the smallest effect that matters, and does not hold if it lies outside.
+Otherwise it is *undecided*. *Needed*: the number of prompts that show the smallest effect with
+probability {POWER:g}, given the measured spread.
 
 **From files to items.** A claim that several files measure holds if it holds in one of them and
 fails in none. Where two of them decide differently, both are shown, and it does not hold. An item

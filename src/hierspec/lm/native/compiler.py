@@ -321,7 +321,7 @@ def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes:
 
 
 def _was_stopped(done: Failed) -> bool:
-    """Return whether a compiler, or a part of it, was killed or had no room, and refused nothing."""
+    """Return whether a compiler, or a part of it, was killed or had no room: it refused nothing."""
     told = done.stderr.decode(errors="replace").lower()
     reasons = ("signal", "killed", "no space left", "memory")
     return not 0 < done.returncode <= 128 or any(reason in told for reason in reasons)

@@ -129,7 +129,8 @@ def _printed_tables(measurements: Measurements) -> list[Table]:
                     f"middle one is P4's default. {', '.join(map(str, lengths))} are the lengths "
                     "measured here, at temperature 1.",
                     "Blockwise and Hierarchical are one rule, so one measurement is compared with "
-                    "both; a lossless rule cannot accept more than block.",
+                    "both; a lossless rule cannot accept more than block without further calls of "
+                    "the target.",
                 ),
             )
         )
