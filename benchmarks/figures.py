@@ -59,9 +59,21 @@ def interval(found: dict[str, Any]) -> str:
 CHATS = {0: "smollm2-greedy", 1: "smollm2-sampled"}  # on the released model, by temperature
 HONEST = {0: "smollm2-16bit-greedy", 1: "smollm2-16bit-sampled"}  # no copy is the target itself
 PEERS = {0: "smollm2-16bit-peers-greedy", 1: "smollm2-16bit-peers-sampled"}  # with transformers
+# with llama.cpp in fewer bits
+QUANTIZED_PEERS = {0: "smollm2-16bit-llama.cpp-greedy", 1: "smollm2-16bit-llama.cpp-sampled"}
 OWN_BITS = {0: "smollm2-own-bits-greedy", 1: "smollm2-own-bits-sampled"}  # the 4-bit file as it is
+RELEASED = tuple(
+    file for files in (HONEST, QUANTIZED_PEERS, PEERS, OWN_BITS, CHATS) for file in files.values()
+)
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
-TRANSFORMERS = ("transformers", "transformers-prompt-lookup", "transformers-early-exit")
+TRANSFORMERS = tuple(
+    f"transformers{way}" for way in ("", "-assisted", "-prompt-lookup", "-early-exit")
+)
+QUANTIZED_LLAMA_CPP = tuple(
+    f"llama.cpp-{kind}{way}"
+    for kind in ("Q8_0", "Q4_0", "Q4_K_M")
+    for way in ("", "-prompt-lookup")
+)
 DRAFTERS = tuple(
     f"alone-{name}"
     for name in ("quantized-4", "quantized", "suffix", "smollm2-eagle3", "smollm2-sibling")
@@ -128,7 +140,7 @@ def honest(name: str, *temperatures: int) -> str:
 
 
 def peers(name: str, *temperatures: int) -> str:
-    """A way's row of the 16-bit target in the earlier bench with transformers."""
+    """A way's row of the 16-bit target in the bench with transformers."""
     return rows(PEERS, name, *temperatures)
 
 
@@ -248,10 +260,7 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
         if temperature in (None, some.temperature)
         for one in some.measured
         if one.prediction is not None
-        and (
-            file in (*CHATS.values(), *HONEST.values(), *PEERS.values(), *OWN_BITS.values())
-            or one.name in ("branch", "speculative", "hierarchy", "planned")
-        )
+        and (file in RELEASED or one.name in ("branch", "speculative", "hierarchy", "planned"))
     ]
 
 

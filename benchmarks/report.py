@@ -162,17 +162,9 @@ def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     )
 
 
-RELEASED = (
-    *figures.HONEST.values(),
-    *figures.PEERS.values(),
-    *figures.OWN_BITS.values(),
-    *figures.CHATS.values(),
-)
-
-
 def benches() -> dict[str, BenchResults]:
     """Return results of ``hierspec bench`` by file name: a released model, then the largest eps."""
-    released = [common.RESULTS / f"{name}.json.gz" for name in RELEASED]
+    released = [common.RESULTS / f"{name}.json.gz" for name in figures.RELEASED]
     paths = [*released, *sorted(common.RESULTS.glob("bench-eps-*.json.gz"), reverse=True)]
     return {path.name.removesuffix(".gz"): results.read(path) for path in paths}
 
