@@ -10,7 +10,7 @@ from __future__ import annotations
 import warnings
 from functools import cache
 from importlib.util import find_spec
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 import torch.nn.functional as F
@@ -96,7 +96,8 @@ def _triton_is_installed() -> bool:
     try:
         from triton.runtime import driver
 
-        _ = driver.active.utils
+        active: Any = driver.active
+        _ = active.utils
     except Exception as error:  # no compiler, no headers of Python, no driver, …
         warnings.warn(
             f"Triton does not run here ({first_line(error)}), so torch's operations do: install "
