@@ -191,6 +191,5 @@ def _copy_slots(slots: Slots, sequence: LiveSequence) -> None:
     for key, (owner, slot) in slots.items():
         if key[1] == 0 and isinstance(owner, ForkingCacheOwner) and isinstance(slot, Slot):
             length = common_prefix_length(sequence.tokens, slot.tokens)
-            if (reserve := getattr(owner, "reserve", None)) is not None:
-                reserve(sequence.max_length)
+            sequence.announce_length(owner)
             sequence.add_slot(key, owner, owner.fork(slot, length))

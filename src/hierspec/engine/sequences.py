@@ -122,11 +122,15 @@ class LiveSequence:
         Sampled tokens depend on drafts, and drafts learnt from a text are not independent of the
         rng that wrote it, which may be this sequence's own in an earlier generation.
         """
-        if (reserve := getattr(owner, "reserve", None)) is not None:
-            reserve(self.max_length)
+        self.announce_length(owner)
         independent = self.params.greedy or self.root.rule.draft_independent
         can_share = not self.private and independent and self.root.rule.exact_for(True)
         return owner.open() if can_share else getattr(owner, "open_private", owner.open)()
+
+    def announce_length(self, owner: CacheOwner) -> None:
+        """Let a cache that makes room beforehand make it for the whole text."""
+        if (reserve := getattr(owner, "reserve", None)) is not None:
+            reserve(self.max_length)
 
     def add_slot(self, key: tuple[int, int], owner: CacheOwner, slot: Any) -> None:
         if isinstance(slot, Slot):

@@ -113,7 +113,7 @@ def train(
     finished = (output / "config.json").exists() and not folder.exists()
     if finished and not overwrite and (start_from is None or start_from.resolve() != output):
         raise HierspecError(f"{output} holds a drafter already: give another -o, or --overwrite")
-    validate_folder_writable(output.resolve().parent, output, "the drafter", "give another -o")
+    validate_folder_writable(output.parent, output, "the drafter", "give another -o")
     identity = {"model": target, "draft_vocab": settings.draft_vocab, "seed": settings.seed}
     if not overwrite:
         resuming.validate_settings(folder, identity, "--overwrite")
