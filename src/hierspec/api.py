@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -84,10 +85,10 @@ class Hierarchy:
             from hierspec.presets.defaults import configuration_of
 
             target = build(configuration_of(target, drafts, free_model), tokenizer=tokenizer)
-        elif tokenizer is not None or free_model:
+        elif tokenizer is not None or free_model or drafts is not None:
             raise HierspecError(
-                "a built hierarchy has its tokenizer and its model: leave tokenizer and free_model "
-                "out"
+                "a built hierarchy has its tokenizer, its model and its drafts: leave tokenizer, "
+                "free_model and drafts out"
             )
         self.config = target.config
         self.tokenizer = target.tokenizer
@@ -228,13 +229,14 @@ class Hierarchy:
         Raises:
             HierspecError: as :meth:`start` does.
         """
-        results = self.generate_batch([prompt], **options)
-        if len(results) > 1:
+        streamer = options.pop("streamer", None)
+        generation = self.start([prompt], **options)
+        if (number := len(generation.requests)) > 1:
             raise HierspecError(
-                f"generate returns one result, and {len(results)} were asked for: use "
+                f"generate returns one result, and {number} were asked for: use "
                 "generate_batch([prompt], num_return_sequences=...)"
             )
-        return results[0]
+        return _run(generation, streamer)[0]
 
     def generate_batch(
         self, prompts: Iterable[AnyPrompt] | None = None, **options: Any
@@ -245,14 +247,7 @@ class Hierarchy:
         with a single prompt.
         """
         streamer = options.pop("streamer", None)
-        generation = self.start(prompts, **options)
-        events = iter(generation)
-        if streamer is not None:
-            validate_single_sequence(len(generation.requests))
-            events = tee_to_streamer(events, streamer, generation.requests[0].tokens)
-        for _ in events:
-            pass
-        return generation.results()
+        return _run(self.start(prompts, **options), streamer)
 
     def stream(self, prompt: AnyPrompt = (), **options: Any) -> Iterator[TokenEvent]:
         """Continue one prompt, an event a token; the options are those of :meth:`generate`.
@@ -354,6 +349,18 @@ class Hierarchy:
 
     def __repr__(self) -> str:
         return f"Hierarchy(\n{describe(self.root)}\n)"
+
+
+def _run(generation: Generation, streamer: Any) -> list[GenerationResult]:
+    """Run a generation to its end, with a streamer of transformers' or ``None``."""
+    with contextlib.closing(iter(generation)) as events:  # a streamer may fail
+        told: Iterator[TokenEvent] = events
+        if streamer is not None:
+            validate_single_sequence(len(generation.requests))
+            told = tee_to_streamer(events, streamer, generation.requests[0].tokens)
+        for _ in told:
+            pass
+    return generation.results()
 
 
 class Session:

@@ -30,20 +30,30 @@ def models(folder):
 class Told:
     """A conversation, and what it said and asked the model."""
 
-    def __init__(self, models, system=None, **settings):
+    def __init__(self, models, system=None, defaults=None, **settings):
         self.asked, self.session = [], models.session()
         start = self.session.start
         self.session.start = lambda *a, **k: self.asked.append((a[0], k)) or start(*a, **k)
         self.console = Console(record=True, width=200, file=open(os.devnull, "w"))  # noqa: SIM115
         self.chat = ChatSession(
-            *(self.session, "m", system, read_settings({**GREEDY, **settings})),
-            *({"ignore_eos": True}, self.console),
+            *(self.session, "m", system, read_settings({**GREEDY, **settings}, defaults)),
+            *({"ignore_eos": True}, self.console, defaults),
         )
 
     def __call__(self, *entries):
         for entry in entries:
             assert self.chat.handle(entry)
         return self.console.export_text()
+
+
+def test_none_is_the_models_own_setting(models, tmp_path):
+    told = Told(models, defaults={"temperature": 0.6, "top_p": 0.9}, top_p=None)
+    assert told.chat.settings["top_p"] is None
+    told("/set temperature 0.1", "/set temperature none", "/set seed none")
+    assert (told.chat.settings["temperature"], told.chat.settings["top_p"]) == (0.6, None)
+    (tmp_path / "bare.json").write_text('{"messages": [], "settings": {"top_p": null}}')
+    told(f"/load {tmp_path / 'bare.json'}")
+    assert (told.chat.settings["temperature"], told.chat.settings["top_p"]) == (0.6, None)
 
 
 def test_settings_change_one_by_one_and_mistakes_change_none(models):

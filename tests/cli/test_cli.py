@@ -491,11 +491,11 @@ def test_interrupt_keeps_the_text_so_far():
 
 def test_a_trace_is_written_over_an_earlier_one_only(capsys, tmp_path):
     mine, trace = tmp_path / "prompts.jsonl", tmp_path / "trace.jsonl"
-    mine.write_text('{"prompt": "x"}\n')
+    mine.write_text('\n{"prompt": "x"}\n')
     asked = ["generate", "import os", *SMALL, "--max-new-tokens", "4", "--trace"]
     status, _, err = hierspec(capsys, *asked, str(mine))
     assert status == 2
     assert "is not a trace" in err
-    assert mine.read_text() == '{"prompt": "x"}\n'
+    assert mine.read_text() == '\n{"prompt": "x"}\n'
     for _ in range(2):
         assert hierspec(capsys, *asked, str(trace))[0] == 0

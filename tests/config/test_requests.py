@@ -20,6 +20,8 @@ from hierspec.config.call import CallOptions
 from hierspec.config.checkpoints import load_tokenizer
 from hierspec.config.drafts import levels
 from hierspec.config.model_defaults import GenerationConfigWarning
+from hierspec.config.schema import HierarchyConfig
+from hierspec.core.nodes import walk_levels
 from hierspec.zoo import registry
 
 IDS = [5, 9, 7]
@@ -176,6 +178,7 @@ def test_the_likeliest_tokens_of_every_place(model, small, rule):
         {"max_new_tokens": 8},
         {"max_length": 9, "repetition_penalty": 1.4},
         {"max_new_tokens": 8, "max_length": 200, "forced_eos_token_id": 6},
+        {"forced_eos_token_id": 6},
         {"max_new_tokens": 8, "no_repeat_ngram_size": 2, "repetition_penalty": 1.2},
         {"max_new_tokens": 8, "min_new_tokens": 5, "eos_token_id": list(range(60))},
         {"max_new_tokens": 8, "bad_words_ids": [[22], [63]]},
@@ -184,7 +187,10 @@ def test_the_likeliest_tokens_of_every_place(model, small, rule):
 )
 def test_a_generation_config_means_what_it_means_to_generate(model, fast, fields):
     config = GenerationConfig(**fields)
-    assert fast.generate(IDS, generation_config=config).token_ids == greedy(model, config)
+    length = {} if {"max_new_tokens", "max_length"} & fields.keys() else {"max_new_tokens": 8}
+    found = fast.generate(IDS, generation_config=config, **length).token_ids
+    config.update(**length)
+    assert found == greedy(model, config)
 
 
 def test_a_session_in_use_is_not_closed(fast):
@@ -232,6 +238,15 @@ def test_stopping_criteria_end_a_sequence(fast):
             },
             "generation_config sets num_return_sequences too",
         ),
+        (
+            {"generation_config": GenerationConfig(max_new_tokens=4), "max_new_tokens": 128},
+            "generation_config sets max_new_tokens too",
+        ),
+        (
+            {"generation_config": GenerationConfig(), "logit_bias": {3: 1.0}},
+            "logit_bias does not go with generation_config",
+        ),
+        ({"num_return_sequences": 3, "temperature": 1.0}, "generate returns one result, and 3"),
         ({"logit_bias": {96: 1.0}}, "96 is not a token"),
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": "5"}, "logprobs must be an integer"),
@@ -268,6 +283,21 @@ def test_mistakes_about_loaded_models_show_no_modules(model, small):
         assert "Embedding(" not in str(caught.value)
 
 
+def test_drafts_beside_a_hierarchy_are_refused_and_not_ignored(model, small):
+    whole = {"target": model, "levels": []}
+    for hierarchy in (whole, HierarchyConfig.from_dict(whole), "speculative", "auto"):
+        with pytest.raises(HierspecError, match="a hierarchy has drafts of its own"):
+            Hierarchy(hierarchy, drafts=[small])
+
+
+def test_a_loaded_draft_keeps_its_dtype_below_a_target_with_another(model, small, tmp_path):
+    model.save_pretrained(tmp_path)
+    target = TargetConfig(model=str(tmp_path), dtype="float32")
+    root = Hierarchy(target, drafts=[small]).root
+    dtypes = [level.model.trunk.backend.dtype for level in walk_levels(root)]
+    assert dtypes == [small.dtype, torch.float32]
+
+
 def test_no_suggestion_is_better_than_a_far_one(fast):
     with pytest.raises(HierspecError) as caught:
         fast.generate(IDS, colour=1)
@@ -279,7 +309,8 @@ def test_no_suggestion_is_better_than_a_far_one(fast):
 
 def test_the_help_of_generate_names_all_options():
     said = inspect.getdoc(Hierarchy.generate)
-    options = [field.name for field in dataclasses.fields(CallOptions) if field.name != "params"]
+    inner = ("params", "named")
+    options = [each.name for each in dataclasses.fields(CallOptions) if each.name not in inner]
     missing = [name for name in (*options, *SAMPLING) if f"``{name}``" not in said]
     assert not missing, "write them into the docstring"
 
@@ -293,6 +324,19 @@ def test_a_streamer_of_several_prompts_is_refused_before_it_prints(model, fast):
     assert streamer.calls == []
     fast.generate_batch([IDS], streamer=streamer, **OPTIONS)
     assert streamer.calls[-1] == "end"
+
+
+def test_a_streamer_that_fails_leaves_the_session_free(fast):
+    class Failing(RecordingStreamer):
+        def put(self, ids):
+            if ids.numel() == 1:
+                raise RuntimeError("the pipe is closed")
+
+    session = fast.session()
+    with pytest.raises(RuntimeError) as caught:  # which keeps the frames of the call
+        session.generate(IDS, streamer=Failing(), **OPTIONS)
+    assert caught.value.__traceback__ is not None
+    assert session.generate(IDS, **OPTIONS).token_ids == fast.generate(IDS, **OPTIONS).token_ids
 
 
 def test_an_asynchronous_stream_gives_the_same_tokens(fast):

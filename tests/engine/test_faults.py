@@ -101,6 +101,19 @@ def test_a_dead_thread_is_a_problem_and_the_next_request_starts_another(engine, 
     assert engine.problem is None
 
 
+def test_closing_does_not_wait_for_a_step_that_hangs(engine, monkeypatch, caplog):
+    let_go, score = threading.Event(), ExitModel.score
+    monkeypatch.setattr(ExitModel, "score", lambda *args: let_go.wait(20) and score(*args))
+    submit(engine, [5, 6])
+    began = time.monotonic()
+    engine.close()
+    assert time.monotonic() - began < 10
+    assert "closed while the engine is still in a step" in caplog.text
+    let_go.set()
+    engine.wait(20)
+    assert not engine.has_work
+
+
 def test_a_step_that_hangs_is_a_problem_until_it_goes_on(engine, monkeypatch):
     let_go, score = threading.Event(), ExitModel.score
     monkeypatch.setattr(ExitModel, "score", lambda *args: let_go.wait(20) and score(*args))

@@ -155,6 +155,16 @@ def test_cached_texts_are_bounded_and_the_oldest_go(loop):
     ]
 
 
+def test_no_more_texts_are_kept_than_are_worth_a_scan(loop, monkeypatch):
+    monkeypatch.setattr("hierspec.engine.prefixes._MAX_TEXTS", 2)
+    engine = loop()
+    for i in range(4):
+        (reader,) = read(engine, request(prompt_of(i, 50), 6, seed=i))
+        reader.wait()
+    kept = engine.runners[""].prefixes.cached_texts
+    assert [text.tokens[:50] for text in kept] == [prompt_of(i, 50) for i in (2, 3)]
+
+
 def test_a_cancelled_request_frees_its_place_within_a_round(loop):
     engine = loop(max_num_seqs=1)
     requests = request(prompt_of(1), 400), request(prompt_of(2), 4)

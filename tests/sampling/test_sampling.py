@@ -426,6 +426,7 @@ def test_parameters_spelled_off_are_off():
     assert not SamplingParams(temperature=1.0, top_p=0.9).edits_scores
     assert SamplingParams(presence_penalty=0.1).edits_scores
     assert SamplingParams(top_k=np.int64(3)) == SamplingParams(top_k=3)
+    assert type(SamplingParams(top_k=np.int64(3)).top_k) is int  # as the kernels' structures need
     assert hash(SamplingParams.make(logit_bias={1: 2.0})) is not None
 
 

@@ -31,6 +31,7 @@ REFUSED = {
     "top_p": ({**TEXT, "top_p": 0}, "top_p"),
     "bias": ({**TEXT, "logit_bias": {"x": 1}}, "token id"),
     "unicode bias": ({**TEXT, "logit_bias": {"²": 1}}, "token id"),
+    "endless bias": ({**TEXT, "logit_bias": {"0" * 5000: 1}}, "token id"),
     "empty stop": ({**TEXT, "stop": ""}, "stop"),
     "bad schema": (
         {
@@ -219,6 +220,7 @@ def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeyp
         ),
     )
     assert whole.status_code == 500
+    assert whole.headers["X-Request-Id"].startswith("req-")
     assert "secret" not in whole.text + streamed.text
     assert chunks(streamed.text)[-1]["error"]["code"] == "internal_error"
 

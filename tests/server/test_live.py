@@ -208,6 +208,20 @@ def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family, caplog):
     assert finish["choices"][0]["finish_reason"] == "length"
 
 
+def test_told_twice_it_ends_at_once(family):
+    with started(family) as (url, engine, server), httpx.Client(base_url=url, timeout=60) as one:
+        body = {"prompt": "hello", "max_tokens": 1500, "stream": True, "ignore_eos": True}
+        with one.stream("POST", "/v1/completions", json=body) as answer:
+            next(answer.iter_lines())
+            (request,) = engine.live
+            server.handle_exit(signal.SIGTERM, None)
+            server.handle_exit(signal.SIGTERM, None)
+            engine.wait(20)
+            assert server.should_exit
+            assert server.force_exit
+            assert "shutting down" in str(request.error)
+
+
 def test_what_the_first_chat_would_wait_for_is_done_before(family, monkeypatch):
     asked = []
     monkeypatch.setattr("hierspec.server.process.template_traits", asked.append)

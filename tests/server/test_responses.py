@@ -85,8 +85,8 @@ def test_responses_follow_each_other_only_where_they_are_stored(family, ask):
 def test_an_empty_input_only_goes_on_with_what_is_stored(family):
     async def talk(client):
         first = await client.post("/v1/responses", json={**RESPONSES, "input": "hello"})
-        body = {**RESPONSES, "input": []}
-        stored = {**body, "previous_response_id": first.json()["id"]}
+        body = {**RESPONSES, "input": ""}
+        stored = {**RESPONSES, "input": [], "previous_response_id": first.json()["id"]}
         thought = {**body, "input": [THOUGHT]}
         return [await client.post("/v1/responses", json=one) for one in (stored, body, thought)]
 

@@ -8,6 +8,7 @@ import re
 import pytest
 
 from hierspec import HierspecError
+from hierspec.server import loading
 from hierspec.server.settings import ServeSettings
 from hierspec.server.sources import load, parse_assignments
 
@@ -159,3 +160,13 @@ def test_hierarchies_of_a_service_share_its_draft_models():
     (drafted,) = settings.configuration("speculative").levels
     (copied,) = settings.configuration("suffix").levels
     assert (drafted.model, copied.method) == ("zoo:tiny-draft", "suffix")
+
+
+def test_hierarchies_of_a_service_have_one_target(tmp_path):
+    files = []
+    for name in ("tiny", "tiny-draft"):
+        files.append(tmp_path / f"{name}.json")
+        files[-1].write_text(json.dumps({"target": {"model": f"zoo:{name}"}, "levels": []}))
+    ours, theirs = map(str, files)
+    with pytest.raises(HierspecError, match="'theirs' has the target zoo:tiny-draft"):
+        loading.load(ServeSettings(hierarchy=ours, hierarchies={"theirs": theirs}))

@@ -75,7 +75,7 @@ def batch(
     settings = dataclasses.replace(  # for one client that waits as long as it takes, without a key
         settings,
         api_key=(),
-        max_queue=max(settings.max_queue, max_concurrency),
+        max_queue=max(settings.max_queue, max_concurrency * settings.max_choices),
         request_timeout=0.0,
         store_responses=0,
     )

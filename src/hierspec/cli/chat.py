@@ -98,10 +98,12 @@ def chat(
         )
     say(console, f"{config.target.model}; /help lists the commands, Ctrl-D leaves")
     defaults = model_defaults.chat_sampling(config.target.model)
-    settings = read_settings({**defaults, **given})
+    settings = read_settings(given, defaults)
     request = {"stop_token_ids": stop_token_id, "chat_template_kwargs": variables}
     with models.session() as session:
-        conversation = ChatSession(session, config.target.model, system, settings, request, console)
+        conversation = ChatSession(
+            session, config.target.model, system, settings, request, console, defaults
+        )
         for entry in entries(_line_reader()):
             if not conversation.handle(entry):
                 break

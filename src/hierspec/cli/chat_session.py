@@ -70,8 +70,14 @@ _ELSEWHERE = {  # settings of other programs, and what does the same here
 }
 
 
-def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
-    """Return all settings of a chat; one that is left out, or ``None``, has its default.
+def read_settings(
+    given: Mapping[str, Any], defaults: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Return all settings of a chat.
+
+    Args:
+        given: those that differ from the defaults; ``None`` is what a chat has without any.
+        defaults: the model's own.
 
     Raises:
         HierspecError: an unknown setting, or a value that it cannot have.
@@ -80,8 +86,8 @@ def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
 
     if unknown := given.keys() - DEFAULTS.keys():
         raise HierspecError(f"there is no setting {min(unknown)!r}")
-    given = {name: value for name, value in given.items() if value is not None}
-    settings = {**DEFAULTS, **given}
+    given = {name: DEFAULTS[name] if v is None else v for name, v in given.items()}
+    settings = {**DEFAULTS, **(defaults or {}), **given}
     SamplingParams.make(**{name: settings[name] for name in _SAMPLING})
     arguments.seed(settings["seed"])
     validate(PositiveInteger, settings["max_new_tokens"], "max_new_tokens")
@@ -89,8 +95,8 @@ def read_settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return settings
 
 
-def _change_setting(settings: Mapping[str, Any], name: str, text: str) -> dict[str, Any]:
-    """Return settings with one of them read from a text; ``none`` is its default."""
+def _read_setting(settings: Mapping[str, Any], name: str, text: str) -> Any:
+    """Read the value of a setting from a text; ``none``: ``None``, for its default."""
     if name not in settings:
         hint = nearest_key(name, settings)
         known = _ELSEWHERE.get(name) or (f"; did you mean {hint}?" if hint else ".")
@@ -103,7 +109,7 @@ def _change_setting(settings: Mapping[str, Any], name: str, text: str) -> dict[s
             value = json.loads(text)
         except ValueError:
             raise HierspecError(f"{name} takes a number, or none, not {text!r}") from None
-    return read_settings({**settings, name: value})
+    return value
 
 
 class SavedMessage(TypedDict):
@@ -132,9 +138,10 @@ class ChatSession:
         settings: dict[str, Any],
         request: dict[str, Any],
         console: Console,
+        defaults: Mapping[str, Any] | None = None,
     ) -> None:
         self.session, self.model, self.request, self.console = session, model, request, console
-        self.settings = settings
+        self.settings, self._defaults = settings, defaults
         self.messages: list[SavedMessage] = []
         self._results: list[GenerationResult] = []
         self._commands: dict[str, Callable[[str], None]] = {
@@ -186,8 +193,11 @@ class ChatSession:
         if name == "parameters" or (name == "parameter" and value):  # as in ollama
             name, value = _split(value)
         if name:
-            changed = _change_setting(self.settings, name, value or "none")  # names are checked
-            self.settings = changed if value else self.settings
+            read = _read_setting(self.settings, name, value or "none")  # names are checked
+            if value:
+                others = {key: v for key, v in self.settings.items() if key != name}
+                changed = others if read is None else {**others, name: read}
+                self.settings = read_settings(changed, self._defaults)
         names = [name] if name else self.settings
         self._say("\n".join(f"{key} = {json.dumps(self.settings[key])}" for key in names))
 
@@ -233,7 +243,7 @@ class ChatSession:
         if HALF_CHARACTERS.search(json.dumps(chat.messages, ensure_ascii=False)):
             raise HierspecError(f"{path}: a message holds half a character (a lone surrogate)")
         with errors_in(path):
-            self.settings = read_settings(chat.settings)
+            self.settings = read_settings(chat.settings, self._defaults)
         self.messages = chat.messages
         self._say(f"{len(self.messages)} messages of {path}; what you write goes on from there")
 

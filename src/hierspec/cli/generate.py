@@ -369,8 +369,8 @@ def _open_tracer(path: Path | None) -> Iterator[Any]:
                 contextlib.suppress(OSError),
                 path.open(encoding="utf-8", errors="replace") as file,
             ):
-                line = file.readline()
-                if line.strip() and not is_event(line):
+                line = next((line for line in file if line.strip()), "")
+                if line and not is_event(line):
                     raise HierspecError(f"{path} is not a trace: choose another file")
         with text_stream(path, "the trace") as stream:
             yield JsonLinesTracer(stream)

@@ -18,6 +18,7 @@ from hierspec.verifiers.soundness import validate as validate_soundness
 from .arguments import validate_tokenizer
 from .chains import AnyLevelConfig, ConcatenateConfig, find_levels
 from .checkpoints import Key, Loaded, key_of
+from .in_memory import ModelInMemory
 from .levels import LevelConfig, TargetInfo
 from .nodes import build_nodes, make_rule
 from .schema import HierarchyConfig, TargetConfig
@@ -109,7 +110,8 @@ class LevelModels:
         return TargetInfo(name, size, tokenizer, device, trunk, self._load, self.shared)
 
     def _load(self, model: str, dtype: str | None, backend: str) -> tuple[Trunk, Any]:
-        own = {"dtype": dtype or self.target.dtype, "backend": backend, "free_model": False}
+        inherited = "auto" if isinstance(model, ModelInMemory) else self.target.dtype
+        own = {"dtype": dtype or inherited, "backend": backend, "free_model": False}
         trunk = self._trunk(dataclasses.replace(self.target, model=model, **own))
         return trunk, self.loaded.tokenizers.get(model)
 

@@ -65,6 +65,7 @@ class CallOptions:
         params: its fields, where they are given one by one: ``temperature`` (0: greedy), ``top_k``,
             ``top_p``, ``min_p``, ``repetition_penalty``, ``frequency_penalty``,
             ``presence_penalty``, ``logit_bias``, ``logits_processors``.
+        named: which of these were given, whatever their value.
     """
 
     max_new_tokens: int | Sequence[int] | None = MAX_NEW_TOKENS
@@ -87,6 +88,7 @@ class CallOptions:
     observers: Iterable[Observer] = ()
     sampling: SamplingParams | Sequence[Any] | Mapping[str, Any] | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    named: frozenset[str] = frozenset()
 
     @classmethod
     def of(cls, given: Mapping[str, Any]) -> CallOptions:
@@ -95,11 +97,11 @@ class CallOptions:
         Raises:
             HierspecError: one that does not exist, with what replaces it.
         """
-        names = [each.name for each in fields(cls) if each.name != "params"]
+        names = [each.name for each in fields(cls) if each.name not in ("params", "named")]
         own = {name: value for name, value in given.items() if name in names}
         params = {name: value for name, value in given.items() if name not in names}
         _refuse_unknown_options(params, names)
-        return cls(**own, params=params)
+        return cls(**own, params=params, named=frozenset(own))
 
     def requests(
         self,
@@ -188,18 +190,20 @@ class CallOptions:
     ) -> CallOptions:
         """Return the options with what ``generation_config`` sets, which no other may set too."""
         config = self.generation_config
-        settings = generation_config.convert_config(config, prompts, model, eos_token_ids)
-        given = {"sampling": self.sampling, "stop": self.stop, **self.params}
-        given["eos_token_id"] = self.eos_token_id
-        if "max_new_tokens" in settings and self.max_new_tokens != MAX_NEW_TOKENS:
-            given["max_new_tokens"] = self.max_new_tokens
-        if "num_return_sequences" in settings and self.num_return_sequences != 1:
-            given["num_return_sequences"] = self.num_return_sequences
-        for name, value in given.items():
-            if value is not None:
+        lengths = _broadcast(self.max_new_tokens, len(prompts), "max_new_tokens")
+        settings = generation_config.convert_config(
+            config, prompts, lengths, model, eos_token_ids
+        )
+        given = {"sampling": self.sampling, "stop": self.stop, "eos_token_id": self.eos_token_id}
+        clashes = [name for name, value in (given | self.params).items() if value is not None]
+        lengths_and_numbers = ("max_new_tokens", "num_return_sequences")
+        clashes += [name for name in lengths_and_numbers if name in settings.keys() & self.named]
+        for name in clashes:
+            if name in arguments.generation_config_fields():
                 raise HierspecError(
                     f"generation_config sets {name} too: leave it out, or set it there"
                 )
+            raise HierspecError(f"{name} does not go with generation_config: leave one of them out")
         return replace(self, **settings, params={})
 
 

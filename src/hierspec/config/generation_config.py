@@ -79,9 +79,17 @@ def refuse_outputs(config: Any) -> None:
 
 
 def convert_config(
-    config: Any, prompts: Sequence[SplitPrompt], model: LanguageModel, eos_token_ids: frozenset[int]
+    config: Any,
+    prompts: Sequence[SplitPrompt],
+    lengths: Sequence[int | None],
+    model: LanguageModel,
+    eos_token_ids: frozenset[int],
 ) -> dict[str, Any]:
-    """Return the fields of :class:`.call.CallOptions` that a configuration sets for a target."""
+    """Return the fields of :class:`.call.CallOptions` that a configuration sets for a target.
+
+    Args:
+        lengths: ``max_new_tokens`` of each prompt, where the configuration sets no length.
+    """
     if not hasattr(config, "do_sample") or not hasattr(config, "max_new_tokens"):
         raise HierspecError(
             "generation_config must be a GenerationConfig of transformers, not "
@@ -98,7 +106,10 @@ def convert_config(
     eos_ids = sorted(eos_token_ids) if eos is None else [eos] if isinstance(eos, int) else list(eos)
     stop = config.stop_strings
     options: dict[str, Any] = {
-        "sampling": [_sampling_params(config, prompt, model, eos_ids) for prompt in prompts],
+        "sampling": [
+            _sampling_params(config, prompt, length, model, eos_ids)
+            for prompt, length in zip(prompts, lengths, strict=True)
+        ],
         "eos_token_id": eos,
         "stop": (stop,) if isinstance(stop, str) else tuple(stop or ()),
     }
@@ -122,17 +133,21 @@ def _tokens_left(max_length: int, prompt_len: int) -> int:
 
 
 def _sampling_params(
-    config: Any, prompt: SplitPrompt, target: LanguageModel, eos_token_ids: Sequence[int]
+    config: Any,
+    prompt: SplitPrompt,
+    length: int | None,
+    target: LanguageModel,
+    eos_token_ids: Sequence[int],
 ) -> SamplingParams:
     greedy = not config.do_sample
     native = {name: getattr(config, name, None) for name in _NATIVE}
     native = {name: _NATIVE[name] if value is None else value for name, value in native.items()}
-    if not _processors(config, _NEUTRAL, prompt, target, eos_token_ids):
+    if not _processors(config, _NEUTRAL, prompt, length, target, eos_token_ids):
         if greedy:
             return SamplingParams(repetition_penalty=native["repetition_penalty"])
         return SamplingParams.make(**native)
     # generate applies native and other processors in an order of its own, so all come from it.
-    processors = _processors(config, native, prompt, target, eos_token_ids)
+    processors = _processors(config, native, prompt, length, target, eos_token_ids)
     validate_processors(processors)
     return SamplingParams(temperature=0.0 if greedy else 1.0, logits_processors=tuple(processors))
 
@@ -141,6 +156,7 @@ def _processors(
     config: Any,
     changes: Mapping[str, Any],
     prompt: SplitPrompt,
+    length: int | None,
     target: LanguageModel,
     eos_token_ids: Sequence[int],
 ) -> list[Any]:
@@ -153,7 +169,8 @@ def _processors(
     if eos_token_ids:
         config._eos_token_tensor = torch.tensor(eos_token_ids, device=target.device)
     if config.max_new_tokens is not None or config.max_length is None:
-        config.max_length = len(prompt.tokens) + (config.max_new_tokens or 0)
+        length = config.max_new_tokens or length
+        config.max_length = target.max_length if length is None else len(prompt.tokens) + length
     text = SimpleNamespace(vocab_size=target.vocab_size)
     # A stand-in with the only attributes that the method reads of a model. Callers pass no
     # processors, so what it returns is generate's own list.

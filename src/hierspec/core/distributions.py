@@ -207,8 +207,8 @@ class MixedDistributions:
 
     def dense(self, vocab_size: int) -> torch.Tensor:
         rows = [part.dense(vocab_size) for part in self.parts]
-        probs = next(part.probs for part in self.parts if isinstance(part, DenseDistributions))
-        return torch.cat([row.to(probs) for row in rows])
+        dense = [part.probs for part in self.parts if isinstance(part, DenseDistributions)]
+        return torch.cat([row.to(dense[0]) for row in rows] if dense else rows)
 
     def prob(self, row: int, token: int) -> float:
         part, row = self.part_at(row)

@@ -63,10 +63,15 @@ class EngineLoop(Engine):
         self.waiting.close()
 
     def close(self, grace: float = 0.0) -> None:
-        """Drain, and wait for the thread to end. Safe to call twice."""
+        """Drain, and wait for the thread to end, but not for a step that hangs. Safe to call
+        twice."""
         self.drain(grace)
         if self._thread is not None:
-            self._thread.join()
+            stall_timeout = self.settings.stall_timeout
+            self._thread.join(grace + stall_timeout if stall_timeout > 0 else None)
+            if self._thread.is_alive():  # it holds locks, and ends with the process
+                log.error("closed while the engine is still in a step")
+                return
         for runner in self.runners.values():
             with best_effort("freeing the caches of ended texts"), runner.lock:
                 runner.prefixes.limit_tokens(-1)

@@ -4,7 +4,7 @@ A chat's next turn repeats the whole conversation, and many requests share a sys
 levels have cached of a common prefix is copied into the new sequence's slots, which takes
 milliseconds where prefilling takes seconds. Cached texts are whole sequences, and the least
 recently used is dropped first; live sequences are copied from as well. The longest common prefix is
-found by a scan, since a service keeps dozens of texts and comparing a thousand ids takes
+found by a scan, since at most a few hundred texts are kept and comparing a thousand ids takes
 microseconds.
 
 A text is matched only with texts of its own tenant, so that response times do not reveal what
@@ -31,6 +31,7 @@ from .request import Request
 from .sequences import LiveSequence
 
 MIN_TOKENS = 8  # shorter prefixes are prefilled faster than searched and copied
+_MAX_TEXTS = 256  # kept; more would be scanned for longer than they save
 # A call that prefills a shared prefix must save sequences so many tokens. On an accelerator, where
 # the launch of a call takes most of its time, the number is a guess.
 MIN_SAVED_TOKENS, _MIN_SAVED_ON_ACCELERATOR = 32, 512
@@ -126,9 +127,10 @@ class PrefixCache:
             self.limit_tokens(room)
 
     def limit_tokens(self, limit: int) -> None:
-        """Drop texts, the least recently used first, until at most ``limit`` tokens are held."""
+        """Drop texts, the least recently used first, until at most ``limit`` tokens are held, and
+        no more texts than are worth a scan."""
         total = self.num_tokens
-        while self.cached_texts and total > limit:
+        while self.cached_texts and (total > limit or len(self.cached_texts) > _MAX_TEXTS):
             total -= self.cached_texts[0].num_cached
             self._drop(self.cached_texts[0])
 

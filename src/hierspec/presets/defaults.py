@@ -106,12 +106,19 @@ def configuration_of(target: Any, drafts: Any = None, free_model: bool = False) 
             raise HierspecError("free_model is for a loaded model: leave it out")
         target = arguments.target(target)
         target = dataclasses.replace(target, free_model=True)
+    text = str(target) if isinstance(target, str | Path) else ""
+    is_file = isinstance(target, Mapping) or text.lstrip().startswith("{") or text.endswith(FILES)
+    is_preset = text in (*PRESETS, AUTO)
+    if drafts is not None and (is_preset or is_file or isinstance(target, HierarchyConfig)):
+        raise HierspecError(
+            "a hierarchy has drafts of its own: leave drafts out (a preset takes them: "
+            "Hierarchy.from_preset(name, drafts=...))"
+        )
     if isinstance(target, HierarchyConfig):
         return target
-    text = str(target) if isinstance(target, str | Path) else ""
-    if text in (*PRESETS, AUTO):
+    if is_preset:
         return preset(text)
-    if isinstance(target, Mapping) or text.lstrip().startswith("{") or text.endswith(FILES):
+    if is_file:
         return HierarchyConfig.load(target)
     if not isinstance(target, TargetConfig):
         target = TargetConfig(model=arguments.model_name(target, "the target"))

@@ -279,6 +279,7 @@ def cache_path(target: TargetConfig, candidates: Sequence[Candidate], chat: bool
         [fingerprint_of(name) for name in _file_names(target, candidates)],
         dataclasses.asdict(QUICK),
         machine.hardware(machine.device(target.device)),
+        library.is_expected(),
         *(["chat"] if chat else []),
     ]
     return cache_folder("profiles") / f"{json_digest(key)}.json"

@@ -68,8 +68,8 @@ class SamplingParams:
         if self.top_k is not None:
             if not _is_integer(self.top_k, -1):
                 raise HierspecError(f"top_k must be an integer ≥ 1 or None, got {self.top_k}")
-            if self.top_k <= 0:  # how transformers (0) and vLLM (-1) spell "off"
-                object.__setattr__(self, "top_k", None)
+            # 0 and -1 are how transformers and vLLM spell "off"; kernels take no number of NumPy.
+            object.__setattr__(self, "top_k", int(self.top_k) if self.top_k > 0 else None)
         for token, bias in self.logit_bias:
             if not _is_integer(token, 0):
                 raise HierspecError(f"logit_bias: {token!r} is not a token id")

@@ -13,7 +13,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from hierspec.utils.validation import HALF_CHARACTERS
 
-from .errors import ApiError
+from .errors import ApiError, to_api_error
 from .service import Service
 
 STATIC_FILES = "/docs-static"  # of the pages that describe the service
@@ -114,10 +114,10 @@ class Access:
             if len(length) > 15 or int(length) > self.max_body:
                 raise ApiError(self._too_long, 413, code="body_too_large")
             await self.app(scope, receive_counted, send_watched)
-        except ApiError as error:
+        except Exception as error:  # here, so that the answer has its id, and headers for browsers
             if has_started:
                 raise
-            await error.response()(scope, receive, send)
+            await to_api_error(error).response()(scope, receive, send)
 
     def _tenant(self, headers: dict[bytes, bytes]) -> str:
         scheme, _, sent_key = headers.get(b"authorization", b"").partition(b" ")

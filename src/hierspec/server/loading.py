@@ -49,6 +49,12 @@ def load(
         if name in out:
             raise HierspecError(f"hierarchies: {name!r} is taken by the default one: rename it")
         out[name] = _load(source, settings, loaded, report)
+        target, other = (out[key].config.target.model for key in ("default", name))
+        if other != target:
+            raise HierspecError(
+                f"hierarchies: {name!r} has the target {other}, and the service has {target}: all "
+                "hierarchies need the same (--model names it for presets)"
+            )
     threads.end_threads()  # loading started threads, and rounds run in another thread
     return out
 

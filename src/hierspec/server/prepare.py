@@ -144,7 +144,8 @@ def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams
     """Return the engine's sampling parameters, with OpenAI's defaults for those left out."""
     bias: dict[int, float] = {}
     for key, value in (body.logit_bias or {}).items():
-        if not key.isascii() or not key.isdigit() or int(key[:12]) >= service.vocab_size:
+        is_number = key.isascii() and key.isdigit() and len(key) < 12
+        if not is_number or int(key) >= service.vocab_size:
             raise ApiError(
                 f"logit_bias: {key[:32]!r} is not a token id below {service.vocab_size}",
                 param="logit_bias",

@@ -63,6 +63,16 @@ def test_every_line_has_its_answer(tmp_path):
     assert reports == [(i, 0) for i in range(10)]
 
 
+def test_answers_that_cannot_be_written_end_the_batch_with_one_error(tmp_path, monkeypatch):
+    def full(self, line):
+        raise HierspecError("cannot write the answers: no space left")
+
+    monkeypatch.setattr(AnswersFile, "add", full)
+    source = write(tmp_path / "in.jsonl", [request(f"r{i}", f"p{i}") for i in range(9)])
+    with pytest.raises(HierspecError, match="no space left"):
+        batch(source, tmp_path / "out.jsonl")
+
+
 def test_so_many_at_once_and_no_more(tmp_path):
     lines = [request(f"r{i}", "p", sleep=0.005) for i in range(12)]
     app = Echo()

@@ -91,9 +91,12 @@ async def run(client: httpx.AsyncClient, batch: BatchRun, max_concurrency: int) 
         for line in lines:  # shared by all workers
             batch.add(await answer_request(client, line))
 
-    async with asyncio.TaskGroup() as group:
-        for _ in range(min(max_concurrency, batch.num_left)):
-            group.create_task(answer_lines())
+    try:
+        async with asyncio.TaskGroup() as group:
+            for _ in range(min(max_concurrency, batch.num_left)):
+                group.create_task(answer_lines())
+    except ExceptionGroup as failures:  # answers cannot be written
+        raise failures.exceptions[0] from None
 
 
 async def answer_request(

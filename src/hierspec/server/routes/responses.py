@@ -113,7 +113,7 @@ async def responses(request: fastapi.Request, body: ResponsesRequest) -> Any:
 
 def _messages(body: ResponsesRequest, stored: StoredConversations, tenant: str) -> _Messages:
     if isinstance(body.input, str):
-        return [{"role": "user", "content": body.input}]
+        return [{"role": "user", "content": body.input}] if body.input else []
     sent = {item.id for item in body.input if not isinstance(item, InputReference)}
     out: _Messages = []
     for item in body.input:

@@ -27,7 +27,7 @@ from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
 from hierspec.profiling.settings import ReportProgress
 from hierspec.profiling.texts import builtin
-from hierspec.utils.files import json_digest
+from hierspec.utils.files import json_digest, write_atomically
 from hierspec.utils.json_lines import read_line
 from hierspec.zoo import registry
 from hierspec_lab.families.code import FAMILY
@@ -282,7 +282,6 @@ def write_own_texts(
     Returns:
         Texts to train on, and to measure on, without duplicates.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
     batches: list[list[list[int]]] = []
     lines = path.read_text(encoding="utf-8").splitlines() if path.is_file() else ()
     for line in lines:
@@ -290,7 +289,7 @@ def write_own_texts(
         if batch is None:
             break  # cut short while it was written
         batches.append(batch)
-    path.write_text("".join(json.dumps(batch) + "\n" for batch in batches), encoding="utf-8")
+    write_atomically(path, "".join(json.dumps(batch) + "\n" for batch in batches), "the texts")
     pace: WritingPace | None = None
     with path.open("a", encoding="utf-8") as file:
         while True:
