@@ -77,22 +77,14 @@ __all__ = [
 
 def __getattr__(name: str) -> Any:
     if name == "__version__":
-        return _version()
+        from hierspec.utils.machine import package_version
+
+        return package_version("hierspec")
     if name in _MODULES:
         from importlib import import_module
 
         return getattr(import_module(f".{_MODULES[name]}", __name__), name)
     raise AttributeError(f"module 'hierspec' has no attribute {name!r}")
-
-
-def _version() -> str:
-    """Return the version of the installed package, set from the tag that it was built at."""
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return version("hierspec")
-    except PackageNotFoundError:  # sources on the path, never installed
-        return "0+unknown"
 
 
 def __dir__() -> list[str]:

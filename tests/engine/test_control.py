@@ -8,11 +8,11 @@ import json
 import numpy as np
 import pytest
 from estimate_cases import estimates
+from numbered_chains import chain as numbered
 from tabular_cases import V, chain, continued, models, output_law
 
 from hierspec import Hierarchy, HierarchyConfig, SamplingParams, certify
 from hierspec.config.build import build
-from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import Concatenate, Draft, Verify, initial_states, walk
 from hierspec.core.windows import Counting, EntropyWindow
 from hierspec.engine.control import label, levels_below, plan_of

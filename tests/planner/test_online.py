@@ -7,9 +7,9 @@ import dataclasses
 import numpy as np
 import pytest
 from estimate_cases import estimates, rates
+from numbered_chains import chain as numbered
 from tabular_cases import V, chain, continued, models
 
-from hierspec.config.numbered import chain as numbered
 from hierspec.core.nodes import walk
 from hierspec.core.windows import Counts
 from hierspec.engine.control import label

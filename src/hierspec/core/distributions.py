@@ -220,6 +220,19 @@ Uniforms = np.ndarray | Sequence[float]
 _CPU = torch.device("cpu")
 
 
+def parts(distributions: Distributions) -> tuple[Distributions, ...]:
+    if isinstance(distributions, MixedDistributions):
+        return distributions.parts
+    return (distributions,)
+
+
+def likeliest(rows: Distributions) -> list[int]:
+    """Return the token of the largest probability of every row."""
+    if isinstance(rows, OneHotDistributions):
+        return list(rows.ids)
+    return rows.dense(rows.width).argmax(-1).tolist()  # pyright: ignore
+
+
 def concatenate(distributions: Sequence[Distributions]) -> Distributions:
     """Join the rows of several, in order; on an accelerator, rows of one kind become one part.
 
@@ -228,7 +241,7 @@ def concatenate(distributions: Sequence[Distributions]) -> Distributions:
     """
     flat: list[Distributions] = []
     for rows in distributions:
-        flat.extend(rows.parts if isinstance(rows, MixedDistributions) else (rows,))
+        flat.extend(parts(rows))
     flat = [part for part in flat if len(part)]
     if not flat:
         return EMPTY
@@ -315,7 +328,7 @@ def on_host(distributions: Sequence[Distributions]) -> list[Distributions]:
     far = [
         part.probs
         for rows in distributions
-        for part in (rows.parts if isinstance(rows, MixedDistributions) else (rows,))
+        for part in parts(rows)
         if isinstance(part, DenseDistributions) and part.probs.device != _CPU
     ]
     if not far:

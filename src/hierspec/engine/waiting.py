@@ -77,12 +77,9 @@ class WaitingQueue:
     def first(self) -> Request | None:
         return next(iter(self.items), None)
 
-    def remove(self, condition: Callable[[Request], bool]) -> list[Request]:
+    def remove(self, condition: Callable[[Request], bool]) -> None:
         with self.changed:
-            removed = [item for item in self.items if condition(item)]
-            if removed:
-                self.items = [item for item in self.items if item not in removed]
-            return removed
+            self.items = [item for item in self.items if not condition(item)]
 
     def close(self) -> None:
         with self.changed:

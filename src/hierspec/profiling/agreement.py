@@ -9,7 +9,7 @@ from itertools import combinations, pairwise
 import numpy as np
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions, Distributions, OneHotDistributions
+from hierspec.core.distributions import Distributions, OneHotDistributions, likeliest
 from hierspec.drafters.base import LookUp
 from hierspec.engine.sequences import LiveSequence
 from hierspec.verifiers import formulas
@@ -31,20 +31,12 @@ SCORED = 8  # tokens that are scored at a time: about as many as a draft has
 def overlap(q: Distributions, p: Distributions, vocab_size: int) -> np.ndarray:
     """Return 1 − TV of every row, [n]."""
     if isinstance(q, OneHotDistributions) and isinstance(p, OneHotDistributions):
-        return (likeliest(q) == likeliest(p)).astype(float)
+        return (np.array(likeliest(q)) == np.array(likeliest(p))).astype(float)
     for rows, other in ((q, p), (p, q)):  # a drafter may be greedy by its own temperature
         if isinstance(rows, OneHotDistributions):
             return probabilities(other, rows.ids)
     first, second = q.dense(vocab_size), p.dense(vocab_size)
     return formulas.overlap(first.to(second), second).double().cpu().numpy()
-
-
-def likeliest(rows: Distributions) -> np.ndarray:
-    """Return the token of the largest probability of every row, [n]."""
-    if isinstance(rows, OneHotDistributions):
-        return np.array(rows.ids)
-    assert isinstance(rows, DenseDistributions)
-    return rows.probs.argmax(-1).cpu().numpy()
 
 
 @dataclass(slots=True, eq=False)
@@ -157,7 +149,7 @@ def _score(
     }
     for n, (sequence, scores, high) in enumerate(zip(sequences, found, highs, strict=True)):
         tokens = sequence.tokens[scores.start + low : scores.start + high]
-        top = {i: likeliest(of_texts[n]) for i, of_texts in rows.items()}
+        top = {i: np.array(likeliest(of_texts[n])) for i, of_texts in rows.items()}
         for i, of_texts in rows.items():
             scores.probabilities[i][low:high] = probabilities(of_texts[n], tokens)
         for (i, k), shared in scores.overlaps.items():

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from hierspec.engine.caches import common_prefix_length
 from hierspec.engine.detokenize import added_tokens, special_ids
 from hierspec.errors import HierspecError
 from hierspec.lm.saved_tokenizer import SavedTokenizer
@@ -174,7 +175,7 @@ class GrammarProcessor:
 
     def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
         token_ids = input_ids[0, self._prompt_len :].tolist()
-        num_common = _num_common(self._history, token_ids)
+        num_common = common_prefix_length(self._history, token_ids)
         del self._history[num_common:], self._places[num_common + 1 :]
         for token in token_ids[num_common:]:
             self._history.append(token)
@@ -222,7 +223,7 @@ class GrammarProcessor:
         assert place.call is not None
         call = [len(self._words) + ord(character) for character in place.call]
         call += self._history[place.first :]
-        num_common = _num_common(self._consumed, call)
+        num_common = common_prefix_length(self._consumed, call)
         if num_common < len(self._consumed):
             self._matcher.rollback(len(self._consumed) - num_common)
             del self._consumed[num_common:]
@@ -233,14 +234,6 @@ class GrammarProcessor:
 
     def __repr__(self) -> str:
         return "the grammar of response_format or tools"
-
-
-def _num_common(some: Sequence[int], others: Sequence[int]) -> int:
-    """Return how many tokens two histories begin with alike."""
-    for i, (a, b) in enumerate(zip(some, others, strict=False)):
-        if a != b:
-            return i
-    return min(len(some), len(others))
 
 
 def schema_constraint(schema: Any) -> Constraint:

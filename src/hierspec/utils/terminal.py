@@ -40,14 +40,15 @@ def announce(log: logging.Logger, text: str) -> None:
         screen.print(f"hierspec: {text}", markup=False, soft_wrap=True)
 
 
-def borderless(left: Iterable[str], right: Iterable[str] = ()) -> Table:
+def borderless(left: Iterable[str], right: Iterable[str] = (), kind: type[Table] = Table) -> Table:
     """Return a table without lines.
 
     Args:
         left: headers of the columns of text, which fold where they are too wide.
         right: headers of the columns of numbers, aligned right and never broken.
+        kind: the class to make one of.
     """
-    table = Table(box=None, pad_edge=False, header_style="dim")
+    table = kind(box=None, pad_edge=False, header_style="dim")
     for name in left:
         table.add_column(Text(name), overflow="fold")
     for name in right:

@@ -11,14 +11,9 @@ from hierspec.core.distributions import (
     Distributions,
     MixedDistributions,
     OneHotDistributions,
+    parts,
 )
 from hierspec.core.rules import residual
-
-
-def parts(distributions: Distributions) -> tuple[Distributions, ...]:
-    if isinstance(distributions, MixedDistributions):
-        return distributions.parts
-    return (distributions,)
 
 
 def token_probs(tokens: Sequence[int], distributions: Distributions) -> list[float]:

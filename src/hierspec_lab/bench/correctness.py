@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import torch
 
 from hierspec.core.context import Context
+from hierspec.engine.caches import common_prefix_length
 from hierspec.lm.backend import backend_of
 from hierspec.lm.base import LanguageModel, Query
 from hierspec.lm.encoder_decoder import split_prompt
@@ -90,17 +91,6 @@ def likelihood(
     )
 
 
-def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Return the first position where two outputs differ, or ``None`` if they are equal.
-
-    Where one output is the beginning of the other, that is the end of the shorter one.
-    """
-    for i, (x, y) in enumerate(zip(a, b, strict=False)):
-        if x != y:
-            return i
-    return None if len(a) == len(b) else min(len(a), len(b))
-
-
 def gap(
     model: LanguageModel, prompt: Sequence[int], plain: Sequence[int], ids: Sequence[int]
 ) -> float | None:
@@ -110,8 +100,8 @@ def gap(
     decides. ``None``: the outputs are equal, or one merely ends sooner, or the target gives one of
     the tokens a score of −∞.
     """
-    position = first_difference(plain, ids)
-    if position is None or position >= min(len(plain), len(ids)):
+    position = common_prefix_length(plain, ids)
+    if position >= min(len(plain), len(ids)):
         return None
     row = scores(model, prompt, plain[: position + 1])[position].double()
     difference = float(row.max() - min(row[plain[position]], row[ids[position]]))

@@ -26,7 +26,6 @@ __all__ = [
     "Reproduction",
     "Table",
     "TableRow",
-    "replayed",
     "reproduce",
 ]
 
@@ -57,17 +56,6 @@ MEASURED: dict[str, tuple[str, str]] = {  # name → (module with ``measure(lab)
     "p5-windows-over-time": ("p5.windows_over_time", "P5 Figure 8: windows round by round"),
 }
 NAMES = (*COMPUTED, *MEASURED)
-
-
-def replayed(what: str, lab: Any, data: dict[str, Any]) -> Reproduction:
-    """Compute a measured reproduction again from its result file, without running a model.
-
-    Args:
-        lab: the models and as many prompts as in the measurement; they are not run.
-        data: the file's content, whose ``record`` holds what was observed.
-    """
-    recorded = dataclasses.replace(lab, record=data["record"])
-    return import_module(f".{MEASURED[what][0]}", __name__).measure(recorded)
 
 
 def reproduce(what: str, lab: Any = None) -> Reproduction:

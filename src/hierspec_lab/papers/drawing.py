@@ -62,7 +62,7 @@ def draw(figure: Figure, path: str | Path) -> None:
         _draw_curves(figure, path)
 
 
-def draw_all(reproduction: Reproduction, folder: str | Path, ending: str = ".svg") -> list[Path]:
+def draw_all(reproduction: Reproduction, folder: str | Path) -> list[Path]:
     """Draw every figure that holds numbers into ``folder``: ``p3-exits-figure-5.svg``.
 
     The folder is made where it is missing. Raises as :func:`draw`.
@@ -72,10 +72,10 @@ def draw_all(reproduction: Reproduction, folder: str | Path, ending: str = ".svg
     paths: list[Path] = []
     for figure in filter(drawable, reproduction.figures):
         stem, number = f"{reproduction.what}-{_slug(figure.name)}", 1
-        path = folder / f"{stem}{ending}"
+        path = folder / f"{stem}.svg"
         while path in paths:
             number += 1
-            path = folder / f"{stem}-{number}{ending}"
+            path = folder / f"{stem}-{number}.svg"
         draw(figure, path)
         paths.append(path)
     return paths

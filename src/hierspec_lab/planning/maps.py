@@ -7,7 +7,7 @@ further model cost, and how well must it guess, to be worth a level?
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise, product
 from pathlib import Path
@@ -16,10 +16,8 @@ import numpy as np
 
 from hierspec.errors import HierspecError
 from hierspec.planner.estimates import Chain, Estimates, ideal
-from hierspec.planner.latency import Latency, latency
+from hierspec.planner.latency import latency
 from hierspec_lab.plotting.heat_map import heat_map
-
-Price = Callable[[Estimates, Chain], Latency]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -41,18 +39,12 @@ class Sweep:
     group_names: tuple[str, ...] = ()
 
 
-def sweep_exits(
-    estimates: Estimates,
-    exits: Mapping[int, int],
-    budgets: tuple[int, int] | None = None,
-    largest: int = 8,
-) -> Sweep:
+def sweep_exits(estimates: Estimates, exits: Mapping[int, int], largest: int = 8) -> Sweep:
     """Compute a sweep of verifier's exit (rows) by draft's exit (columns): the lower triangle.
 
     Args:
         exits: layer → model number.
-        budgets: of draft and verifier (on the diagonal the draft's); ``None``: the best ones up
-            to ``largest`` for each pair.
+        largest: budgets up to it are tried, and each pair gets the best ones.
 
     Raises:
         HierspecError: no exits, or one whose number is not that of a model below the target.
@@ -74,8 +66,7 @@ def sweep_exits(
         models = (draft, estimates.target) if r == c else (draft, middle, estimates.target)
         if r < c or not all(estimates.can_draft(i, k) for i, k in pairwise(models)):
             continue
-        choices = [budgets[: len(models) - 1]] if budgets else None
-        chain, ms = cheapest_chain(estimates, models, choices, largest)
+        chain, ms = cheapest_chain(estimates, models, largest)
         values[r, c] = estimates.plain_ms / ms
         details[r][c] = ", ".join(str(budget) for budget in chain.budgets)
     labels = tuple(str(layer) for layer in layers)
@@ -89,13 +80,12 @@ def sweep_further_model(
     drafter_cost: float = 256.0,
     acceptance: float = 0.5,
     largest: int = 15,
-    price: Price = latency,
 ) -> Sweep:
     """Compute P1 Table 9: target A, drafter B, a model C of each cost (column), acceptance (row).
 
     C's tokens are accepted by A as rarely as the triangle inequality allows: max(0, α_CB + α_BA −
     1). All budgets up to ``largest`` are tried, and priced by the exact model, overshoot handed up;
-    ``price=corollary`` gives the paper's own numbers.
+    the paper prices them by its formula.
     """
     hierarchies = {"A alone": (2,), "A-B": (1, 2), "A-C": (0, 2), "A-B-C": (0, 1, 2)}
     values = np.empty((len(acceptances), len(costs)))
@@ -105,10 +95,7 @@ def sweep_further_model(
         c_by_target = max(0.0, rate + acceptance - 1)
         rates = [[None, rate, c_by_target], [None, None, acceptance], [None] * 3]
         estimates = ideal([cost, drafter_cost, target_cost], rates, longest=2 * largest + 1)
-        plans = [
-            cheapest_chain(estimates, models, None, largest, price)
-            for models in hierarchies.values()
-        ]
+        plans = [cheapest_chain(estimates, models, largest) for models in hierarchies.values()]
         # A tie goes to the smaller hierarchy: a model that saves nothing is not worth loading.
         groups[r, c] = min(range(len(plans)), key=lambda i: (round(plans[i][1], 9), i))
         chain, ms = plans[groups[r, c]]
@@ -125,54 +112,37 @@ def sweep_further_model(
 
 
 def cheapest_chain(
-    estimates: Estimates,
-    models: tuple[int, ...],
-    choices: Iterable[tuple[int, ...]] | None = None,
-    largest: int = 8,
-    price: Price = latency,
+    estimates: Estimates, models: tuple[int, ...], largest: int
 ) -> tuple[Chain, float]:
     """Return the chain of these models with the best budgets, and its milliseconds a token."""
-    if choices is None:
-        choices = product(range(1, largest + 1), repeat=len(models) - 1)
-    priced = ((price(estimates, Chain(models, tuple(b))).ms_per_token, b) for b in choices)
-    ms, budgets = min(priced)
-    return Chain(models, tuple(budgets)), ms
+    choices = product(range(1, largest + 1), repeat=len(models) - 1)
+    ms, budgets = min((latency(estimates, Chain(models, b)).ms_per_token, b) for b in choices)
+    return Chain(models, budgets), ms
 
 
-def exits_map(
-    estimates: Estimates,
-    exits: Mapping[int, int],
-    path: str | Path,
-    budgets: tuple[int, int] | None = None,
-    *,
-    largest: int = 8,
-    title: str = "Speed-up over plain decoding, by exits",
-) -> Sweep:
+def exits_map(estimates: Estimates, exits: Mapping[int, int], path: str | Path) -> Sweep:
     """Draw the predicted speed-up over (draft exit, intermediate exit) [P3, Figures 5 and 8].
+
+    Each pair has its best budgets, printed in its cell. On the diagonal one exit drafts for the
+    target.
 
     Args:
         exits: layer → model number, the target left out.
-        budgets: (draft's, intermediate verifier's); ``None``: the best up to ``largest`` for each
-            pair, printed in its cell. On the diagonal one exit drafts for the target.
     """
-    sweep = sweep_exits(estimates, exits, budgets, largest)
-    budgets_note = (
-        f"Tokens: {budgets[0]} of the draft, {budgets[1]} of the verifier."
-        if budgets
-        else "Small: the best numbers of tokens, the draft's first."
-    )
+    sweep = sweep_exits(estimates, exits)
     heat_map(
         sweep.values,
         sweep.rows,
         sweep.cols,
         path,
-        title,
+        "Speed-up over plain decoding, by exits",
         row_title="intermediate verifier: exit after layer",
         col_title="draft: exit after layer",
         value_title="times as fast as plain decoding",
-        details=None if budgets else sweep.details,
+        details=sweep.details,
         centre=1.0,
-        note=f"{budgets_note} Diagonal: no intermediate verifier. Framed: the fastest.",
+        note="Small: the best numbers of tokens, the draft's first. Diagonal: no intermediate "
+        "verifier. Framed: the fastest.",
     )
     return sweep
 
@@ -186,7 +156,6 @@ def cost_acceptance_map(
     drafter_cost: float = 256.0,
     acceptance: float = 0.5,
     largest: int = 15,
-    price: Price = latency,
     title: str = "When a further model is worth a level",
     names: tuple[str, str] = ("The target", "the drafter"),
     unit: str = "",
@@ -197,13 +166,10 @@ def cost_acceptance_map(
         costs: of a call of C; ``acceptances``: of C's tokens by B.
         target_cost, drafter_cost: of a call of A and of B.
         acceptance: of B's tokens by A.
-        price: ``latency``, the exact model, or ``corollary``, the paper's.
         names: of A and B.
         unit: of the costs; none for bare numbers.
     """
-    sweep = sweep_further_model(
-        costs, acceptances, target_cost, drafter_cost, acceptance, largest, price
-    )
+    sweep = sweep_further_model(costs, acceptances, target_cost, drafter_cost, acceptance, largest)
     levels = dict(zip(sweep.group_names, ("alone", "B", "C", "C, B"), strict=True))
     kinds = {
         "A alone": "A alone: plain decoding",

@@ -13,6 +13,7 @@ from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
+from hierspec.utils import terminal
 from hierspec.utils.terminal import UNLIMITED
 
 # Widths in characters
@@ -105,24 +106,9 @@ def _one_line_text(part: RenderableType, style: str = "") -> Text:
     return Text(" ").join(line for line in lines if line)
 
 
-def borderless(
-    left: Iterable[str], right: Iterable[str] = (), title: str | None = None
-) -> Borderless:
-    """Return a table without lines.
-
-    Args:
-        left: headers of the columns of text, which fold where they are too wide.
-        right: headers of the columns of numbers, aligned right and never broken.
-    """
-    table = Borderless(
-        title=None if title is None else Text(title, "italic"),
-        title_justify="left",
-        box=None,
-        pad_edge=False,
-        header_style="dim",
-    )
-    for name in left:
-        table.add_column(Text(name), overflow="fold")
-    for name in right:
-        table.add_column(Text(name), justify="right", no_wrap=True)
+def borderless(left: Iterable[str], right: Iterable[str] = (), title: str | None = None) -> Table:
+    """Return a table as :func:`hierspec.utils.terminal.borderless`, but one that cuts nothing."""
+    table = terminal.borderless(left, right, Borderless)
+    table.title = None if title is None else Text(title, "italic")
+    table.title_justify = "left"
     return table

@@ -1,7 +1,7 @@
 """Latency without models: the engine's rounds, answered from acceptance rates and costs."""
 
 from .interpreter import LevelCount, Simulation, simulate
-from .rates_and_costs import Acceptances, ByCall, CallPrices, CoinFlips, Cost, Recorded
+from .rates_and_costs import Acceptances, ByCall, CallPrices, CoinFlips, Cost
 
 __all__ = [
     "Acceptances",
@@ -10,7 +10,6 @@ __all__ = [
     "CoinFlips",
     "Cost",
     "LevelCount",
-    "Recorded",
     "Simulation",
     "simulate",
 ]

@@ -91,7 +91,7 @@ def simulate(
     """Run ``rounds`` rounds of the target, or as many as ``tokens`` tokens take.
 
     Args:
-        root: nodes whose ``model`` is a number (:mod:`hierspec.config.numbered` builds them).
+        root: nodes whose ``model`` is a number (:mod:`hierspec.config.numbered`).
         costs: ms per call of each model; a function of (model, tokens scored), which are 1 for a
             draft step, n + 1 for a check of n tokens; or :class:`CallPrices`.
         tokens: how many to emit; the last rounds are limited to those still missing.

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from itertools import cycle
+from collections.abc import Callable, Sequence
 from typing import Protocol, runtime_checkable
 
 import numpy as np
-
-from hierspec.errors import HierspecError
 
 Cost = Callable[[int, int], float]  # (model, tokens scored in the call) → ms
 
@@ -19,20 +16,7 @@ class Acceptances(Protocol):
     def kept(self, model: int, owners: Sequence[int]) -> int: ...
 
 
-class _TokenByToken:
-    """Tests one token after another, up to the first that fails."""
-
-    def passes(self, owner: int, model: int) -> bool:
-        raise NotImplementedError
-
-    def kept(self, model: int, owners: Sequence[int]) -> int:
-        for position, owner in enumerate(owners):
-            if not self.passes(owner, model):
-                return position
-        return len(owners)
-
-
-class CoinFlips(_TokenByToken):
+class CoinFlips:
     """Independent acceptances: a token is accepted with probability ``rates[owner][model]``.
 
     Args:
@@ -44,22 +28,17 @@ class CoinFlips(_TokenByToken):
         self._rng = np.random.Generator(np.random.Philox(seed))
         self._block: list[float] = []
 
+    def kept(self, model: int, owners: Sequence[int]) -> int:
+        """Test one token after another, up to the first that fails."""
+        for position, owner in enumerate(owners):
+            if not self.passes(owner, model):
+                return position
+        return len(owners)
+
     def passes(self, owner: int, model: int) -> bool:
         if not self._block:
             self._block = self._rng.random(4096).tolist()
         return self._block.pop() < self.rates[owner][model]
-
-
-class Recorded(_TokenByToken):
-    """Outcomes of single tests, replayed in order and over again, per (owner, model)."""
-
-    def __init__(self, outcomes: Mapping[tuple[int, int], Sequence[bool]]) -> None:
-        self._outcomes = {pair: cycle(tests) for pair, tests in outcomes.items() if tests}
-
-    def passes(self, owner: int, model: int) -> bool:
-        if (owner, model) not in self._outcomes:
-            raise HierspecError(f"no recorded acceptances of model {owner}'s tokens by {model}")
-        return next(self._outcomes[owner, model])
 
 
 @runtime_checkable

@@ -1,11 +1,13 @@
 """Labs of tiny models, figures, and what is read off and checked of any reproduction."""
 
+import dataclasses
 import json
+from importlib import import_module
 
 from hierspec.config.schema import TargetConfig
 from hierspec_lab.bench.method_records import LevelCounters
 from hierspec_lab.bench.methods.ours import BenchModels
-from hierspec_lab.papers import Curve, Figure, Grid
+from hierspec_lab.papers import MEASURED, Curve, Figure, Grid
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.terminal import rendered
 
@@ -53,3 +55,9 @@ def check_prints(found):
     assert json.loads(json.dumps(found.to_dict()))["what"] == found.what
     assert all(note.strip() for table in found.tables for note in table.notes)
     assert len(list(rendered(found))) >= 2 * len(found.tables)
+
+
+def replayed(what, lab, data):
+    """Compute a measured reproduction again from its file's content, without running a model."""
+    recorded = dataclasses.replace(lab, record=data["record"])
+    return import_module(f"hierspec_lab.papers.{MEASURED[what][0]}").measure(recorded)

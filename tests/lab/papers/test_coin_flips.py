@@ -9,7 +9,7 @@ from functools import partial
 import paper_cases
 import pytest
 import torch
-from paper_cases import PROMPTS, columns, counters_of
+from paper_cases import PROMPTS, columns, counters_of, replayed
 from tiny_models import save_tiny
 
 from hierspec.core.rng import PhiloxRng
@@ -17,7 +17,7 @@ from hierspec.core.rules import Batch, scan
 from hierspec.verifiers import registry
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod
-from hierspec_lab.papers import replayed, reproduce
+from hierspec_lab.papers import reproduce
 from hierspec_lab.papers.measured import tokens_per_call
 from hierspec_lab.papers.p1 import coin_flips, levels
 from hierspec_lab.papers.p1.coin_flips import build_hierarchy

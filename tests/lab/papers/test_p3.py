@@ -13,6 +13,7 @@ from paper_cases import (
     columns,
     counters_of,
     lab_of,
+    replayed,
 )
 from tiny_models import save_tiny, tiny_model
 
@@ -21,7 +22,7 @@ from hierspec.lm.load import load as load_model
 from hierspec.profiling.candidates import load, parse
 from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec_lab.papers import MEASURED, measured, replayed, reproduce
+from hierspec_lab.papers import MEASURED, measured, reproduce
 from hierspec_lab.papers.p1 import models as p1_models
 from hierspec_lab.papers.p2 import models as p2_models
 from hierspec_lab.papers.p3 import exits as p3_exits

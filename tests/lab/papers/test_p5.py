@@ -5,7 +5,7 @@ import json
 import math
 
 import pytest
-from paper_cases import columns, counters_of
+from paper_cases import columns, counters_of, replayed
 from tabular_cases import V, chain, models
 from wrong_rules import ReadsOneLate
 
@@ -15,7 +15,7 @@ from hierspec.exact.certificate import certify_tree
 from hierspec.presets.registry import preset
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec_lab.papers import MEASURED, replayed, reproduce
+from hierspec_lab.papers import MEASURED, reproduce
 from hierspec_lab.papers.lab import Lab
 from hierspec_lab.papers.measured import model_notes
 from hierspec_lab.papers.p5 import ablation as p5_ablation

@@ -9,8 +9,8 @@ import pytest
 from estimate_cases import COSTS, GOOD, GROWTH, estimates, rates
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from numbered_chains import chain as numbered
 
-from hierspec.config.numbered import chain as numbered
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.controller import OnlineController

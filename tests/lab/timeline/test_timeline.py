@@ -9,11 +9,11 @@ from pathlib import Path
 from xml.etree import ElementTree
 
 import pytest
+from numbered_chains import chain
 from tabular_cases import chain as tabular_chain
 from tabular_cases import drive, models, record_requests
 
 from hierspec import Hierarchy, HierarchyConfig, TargetConfig, cli, preset
-from hierspec.config.numbered import chain
 from hierspec.core.nodes import initial_states
 from hierspec.core.round import verified
 from hierspec.engine import trace as tracing

@@ -17,13 +17,13 @@ from hierspec.core.distributions import (
     UnreadOneHot,
     checked_token,
     locate,
+    parts,
 )
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Batch, Verifier, scan
 from hierspec.utils.graphs import Graphs, upload
 from hierspec.utils.reads import Reads, sent
 from hierspec.verifiers.acceptance import acceptance_of, correction_of, is_checked
-from hierspec.verifiers.rows import parts
 
 from .case import DraftCase
 

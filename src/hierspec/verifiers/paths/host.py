@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 import torch
 
-from hierspec.core.distributions import DenseDistributions, Distributions, draw
+from hierspec.core.distributions import DenseDistributions, Distributions, draw, parts
 from hierspec.core.proposals import Verdict
 from hierspec.core.rules import Verifier
 from hierspec.utils.threads import OneThread
-from hierspec.verifiers.rows import parts, residual_row, stack_rows, token_probs
+from hierspec.verifiers.rows import residual_row, stack_rows, token_probs
 
 from .case import DraftCase
 

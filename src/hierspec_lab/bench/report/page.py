@@ -20,9 +20,8 @@ from hierspec_lab.plotting.pages import render_page
 
 from . import columns
 from .pictures import pictures
-from .svg import chart, foreign
+from .svg import chart
 
-Timelines = Sequence[tuple[str, str]]
 TITLE = "Speculative decoding, method by method"
 _COLOURS = ("ink", "grey", "pale", "blue", "green", "orange", "vermilion", "purple")
 _DARK = {  # colours of the pictures → variables of the style sheet that replace them when dark
@@ -33,30 +32,21 @@ _DARK = {  # colours of the pictures → variables of the style sheet that repla
 }
 
 
-def write(results: BenchResults, path: str | Path, timelines: Timelines = ()) -> None:
+def write(results: BenchResults, path: str | Path) -> None:
     """Write the page of one bench.
 
     Args:
         results: the page says where they are unfinished.
         path: the ``.html`` file; its folder is made where it is missing.
-        timelines: title and SVG of generations (:func:`hierspec_lab.timeline.svg`).
 
     Raises:
-        HierspecError: a timeline is no harmless SVG, or the file cannot be written.
+        HierspecError: the file cannot be written.
     """
-    write_many({TITLE: results}, path, timelines)
+    write_atomically(Path(path), html({TITLE: results}), "the page")
 
 
-def write_many(
-    results: Mapping[str, BenchResults], path: str | Path, timelines: Timelines = ()
-) -> None:
-    """Write the page of several benches, by title; otherwise as :func:`write`."""
-    write_atomically(Path(path), html(results, timelines), "the page")
-
-
-def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
+def html(results: Mapping[str, BenchResults]) -> str:
     """Render the page of benches by title."""
-    generations = [(name, Markup(foreign(svg))) for name, svg in timelines]  # before any work
     values = {
         **_FUNCTIONS,
         "title": next(iter(results)) if len(results) == 1 else TITLE,
@@ -64,7 +54,6 @@ def html(results: Mapping[str, BenchResults], timelines: Timelines = ()) -> str:
             _part(f"r{number}", title, bench)
             for number, (title, bench) in enumerate(results.items())
         ],
-        "timelines": generations,
         "groups": GROUPS,
         "colours": {name: getattr(figures, name.upper()) for name in _COLOURS},
         "dark": _DARK,
@@ -102,7 +91,7 @@ def _svg_pictures(results: BenchResults, prefix: str) -> tuple[list[dict[str, An
         return [], str(error)
     drawn = []
     for number, picture in enumerate(available):
-        svg = Markup(chart(picture.content["svg"].decode(), f"{prefix}p{number}-"))
+        svg = Markup(chart(picture.content.decode(), f"{prefix}p{number}-"))
         drawn.append({"title": picture.title, "temperature": picture.temperature, "svg": svg})
     return drawn, ""
 

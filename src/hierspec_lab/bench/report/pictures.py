@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from hierspec.errors import HierspecError
 from hierspec.utils.files import write_atomically
 from hierspec_lab.bench.records import BenchResults
-from hierspec_lab.plotting.figures import ENDINGS, rendered, style
+from hierspec_lab.plotting.figures import rendered, style
 
 from . import charts
 
@@ -29,42 +27,34 @@ class Picture:
     Attributes:
         stem: name of its file without the suffix, such as ``speedup-t0``.
         title: what it shows.
-        content: bytes of the file, by format.
+        content: bytes of the SVG.
     """
 
     stem: str
     title: str
     temperature: float
-    content: dict[str, bytes]
+    content: bytes
 
 
-def pictures(results: BenchResults, formats: Sequence[str] = ("svg",)) -> list[Picture]:
+def pictures(results: BenchResults) -> list[Picture]:
     """Draw every picture that the results have numbers for, temperature by temperature.
 
-    Args:
-        formats: ``svg``, ``png``.
-
     Raises:
-        HierspecError: another format, or matplotlib is not installed.
+        HierspecError: matplotlib is not installed.
     """
-    for kind in formats:
-        if f".{kind}" not in ENDINGS:
-            raise HierspecError(f"pictures are svg or png, not {kind!r}")
     drawn = []
     with style():
         for cell in results.cells:
             for stem, (title, chart) in CHARTS.items():
                 figure = chart(results, cell)
                 if figure is not None:
-                    content = {kind: rendered(figure, kind) for kind in formats}
+                    content = rendered(figure, "svg")
                     name = f"{stem}-t{cell.temperature:g}"
                     drawn.append(Picture(name, f"{title}, {cell.title}", cell.temperature, content))
     return drawn
 
 
-def draw(
-    results: BenchResults, folder: str | Path, formats: Sequence[str] = ("svg",)
-) -> list[Path]:
+def draw(results: BenchResults, folder: str | Path) -> list[Path]:
     """Write every picture into ``folder``, which is made where it is missing.
 
     Returns:
@@ -75,9 +65,8 @@ def draw(
         HierspecError: as :func:`pictures`, or a file cannot be written.
     """
     paths = []
-    for picture in pictures(results, formats):
-        for kind, content in picture.content.items():
-            path = Path(folder) / f"{picture.stem}.{kind}"
-            write_atomically(path, content, "a picture")
-            paths.append(path)
+    for picture in pictures(results):
+        path = Path(folder) / f"{picture.stem}.svg"
+        write_atomically(path, picture.content, "a picture")
+        paths.append(path)
     return paths

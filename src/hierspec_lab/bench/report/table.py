@@ -13,7 +13,7 @@ from rich.text import Text
 from hierspec.utils.terminal import counted
 from hierspec_lab.bench.method_records import LevelShape, MethodRecord, PairedRatio, level_shapes
 from hierspec_lab.bench.records import BenchResults, Roofline, TemperatureRecord
-from hierspec_lab.plotting.tables import Borderless, borderless
+from hierspec_lab.plotting.tables import borderless
 
 from .columns import category_names, fastest_first, prediction_errors
 
@@ -37,7 +37,7 @@ def rendered(results: BenchResults) -> Iterable[RenderableType]:
         yield from _remarks(cell, results.roofline)
 
 
-def method_table(cell: TemperatureRecord) -> Borderless:
+def method_table(cell: TemperatureRecord) -> Table:
     """Make the table of the methods measured at a temperature."""
     methods = sorted(cell.measured, key=_speedup, reverse=True)
     rows = [(_name_and_configuration(method), _numbers(cell, method)) for method in methods]

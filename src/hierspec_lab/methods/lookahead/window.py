@@ -25,11 +25,10 @@ import random
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from hierspec.core.distributions import Distributions, OneHotDistributions
+from hierspec.core.distributions import Distributions, OneHotDistributions, likeliest
 from hierspec.core.proposals import Proposal
 from hierspec.drafters.base import CheckedDraft, DraftCall, LookUp, LookUpDraft
 from hierspec.errors import HierspecError
-from hierspec_lab.methods.likeliest import likeliest_tokens
 
 Gram = tuple[int, ...]
 
@@ -112,9 +111,7 @@ class Lookahead(LookUp):
         """Move the window on by one iteration, and keep the n-grams that it has completed."""
         choices: dict[Gram, int] = {}
         for alternative, rows in checked:
-            choices |= {
-                alternative.tokens[:i]: token for i, token in enumerate(likeliest_tokens(rows))
-            }
+            choices |= {alternative.tokens[:i]: token for i, token in enumerate(likeliest(rows))}
         if not slot.paths or not all(path in choices for path in slot.paths):
             return
         rows, new = slot.rows, [choices[path] for path in slot.paths]

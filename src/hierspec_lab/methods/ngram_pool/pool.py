@@ -29,11 +29,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from hierspec.core.context import Context
-from hierspec.core.distributions import Distributions
+from hierspec.core.distributions import Distributions, likeliest
 from hierspec.core.proposals import Proposal
 from hierspec.drafters.base import CheckedDraft, LookUp
 from hierspec.errors import HierspecError
-from hierspec_lab.methods.likeliest import likeliest_tokens
 
 MAX_NGRAMS = 1 << 18  # at about half a kilobyte each, some 130 MB; 65,000 tokens of text at 1 to 4
 _MAX_ORDER = 32
@@ -155,7 +154,7 @@ class NgramPool(LookUp):
         """Add what the target would have chosen past the first rejected token."""
         rejected = p.rows(num_accepted + 1, len(draft) + 1)
         if len(rejected):
-            self.learn(Context(text, draft.tokens), likeliest_tokens(rejected), slot)
+            self.learn(Context(text, draft.tokens), likeliest(rejected), slot)
 
     def learn(self, context: Context, choices: Sequence[int], slot: PoolSlot) -> None:
         """Add the target's own choices after the longest prefixes of ``context``.

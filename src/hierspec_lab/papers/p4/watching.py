@@ -27,13 +27,12 @@ from typing import Any
 import numpy as np
 import torch
 
-from hierspec.core.distributions import DenseDistributions, Distributions
+from hierspec.core.distributions import DenseDistributions, Distributions, parts
 from hierspec.core.proposals import Proposal, Verdict
 from hierspec.core.rules import Batch, Verifier, tau_probabilities
 from hierspec.engine.observers import Checks, Observer
 from hierspec.verifiers import registry
 from hierspec.verifiers.formulas import capped, log_products
-from hierspec.verifiers.rows import parts
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import HierarchyMethod
 

@@ -6,7 +6,6 @@ meets the same contexts if the target wrote the text, at the same temperature.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -29,7 +28,6 @@ def measure(
     backend: Backend,
     group: str,
     depth: int,
-    report_share: Callable[[float], None] = lambda share: None,
 ) -> dict[str, Any]:
     """Measure a network over all texts of a group.
 
@@ -40,11 +38,9 @@ def measure(
     a check of a draft of ``depth`` tokens yields on average, the target's own token included.
     """
     texts = sorted(batches.store.numbers(group), key=lambda i: len(batches.store.texts[i].ids))
-    packed = batches.passes.pack(texts)
     sums = torch.zeros(depth, 3, dtype=torch.float64)
     yields, mass, num_rows = torch.zeros(2, dtype=torch.float64), 0.0, 0
-    for batch_index, text_indices in enumerate(packed):
-        report_share(batch_index / len(packed))
+    for text_indices in batches.passes.pack(texts):
         batch = batches.read(text_indices)
         target, best, known_mass = _target_distributions(network, backend, batch)
         mass, num_rows = mass + float(known_mass.sum()), num_rows + len(known_mass)
