@@ -62,12 +62,16 @@ PEERS = {0: "smollm2-16bit-peers-greedy", 1: "smollm2-16bit-peers-sampled"}  # w
 # with llama.cpp in fewer bits
 QUANTIZED_PEERS = {0: "smollm2-16bit-llama.cpp-greedy", 1: "smollm2-16bit-llama.cpp-sampled"}
 OWN_BITS = {0: "smollm2-own-bits-greedy", 1: "smollm2-own-bits-sampled"}  # the 4-bit file as it is
+OWN_BITS_PEERS = {0: "smollm2-own-bits-peers-greedy", 1: "smollm2-own-bits-peers-sampled"}
 RELEASED = tuple(
-    file for files in (HONEST, QUANTIZED_PEERS, PEERS, OWN_BITS, CHATS) for file in files.values()
+    file
+    for files in (HONEST, QUANTIZED_PEERS, PEERS, OWN_BITS, OWN_BITS_PEERS, CHATS)
+    for file in files.values()
 )
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = tuple(
-    f"transformers{way}" for way in ("", "-assisted", "-prompt-lookup", "-early-exit")
+    f"transformers{way}"
+    for way in ("", "-assisted", "-assisted-dynamic", "-prompt-lookup", "-early-exit")
 )
 QUANTIZED_LLAMA_CPP = tuple(
     f"llama.cpp-{kind}{way}"
