@@ -87,7 +87,8 @@ def _experiment(
 
 _trunk = partial(_experiment, family="trunk", max_prompts=60)
 _smollm2 = partial(_experiment, family="smollm2")
-_timed = partial(_experiment, max_new_tokens=32, batch_size=1)
+_timed = partial(_experiment, max_new_tokens=128, batch_size=1, dtype="bfloat16")
+_timed_chats = partial(_timed, uses_chats=True)
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
 FURTHER_TEMPERATURES = (0.4, 0.8)  # of P4's Table 3(a) beside .6 and 1
 _ALL_DOMAINS = 8 * 24  # prompts: 24 of each domain
@@ -288,20 +289,22 @@ COUNTING = {  # in the order they are run in
 TIMED = {  # in order of importance
     experiment.name: experiment
     for experiment in (
-        _timed("clock-p3-smollm2", "P3 Table 1, Table 2", methods.timed_hispec, 0.0, "smollm2"),
-        _timed(
-            "clock-p5-large-1", "P5 Tables 1–4", methods.with_plain(methods.systems), 1.0, "large"
+        _timed_chats(
+            "clock-p3-smollm2", "P3 Table 1, Table 2", methods.timed_hispec, 0.0, "smollm2"
         ),
+        _timed("clock-p5-large-1", "P5 Tables 1–4", methods.timed_systems, 1.0, "large"),
         _timed("clock-p1-large-0", "P1 Table 3", methods.timed_stacks, 0.0, "large"),
         _timed("clock-p4-large", "P4 Tables 1, 3", methods.timed_rules, 1.0, "large"),
-        _timed("clock-p4-smollm2", "P4 Table A.4", methods.timed_rules, 1.0, "smollm2"),
-        _timed("clock-p5-large-0", "P5 Table 1", methods.with_plain(methods.systems), 0.0, "large"),
+        _timed_chats("clock-p4-smollm2", "P4 Table A.4", methods.timed_rules, 1.0, "smollm2"),
+        _timed("clock-p5-large-0", "P5 Table 1", methods.timed_systems, 0.0, "large"),
         _timed("clock-p3-large", "P3 Table 1, Table 2", methods.timed_hispec, 0.0, "large"),
-        _timed("clock-p3-smollm2-others", "P3 Figure 1", methods.timed_baselines, 0.0, "smollm2"),
-        _timed("clock-p1-smollm2-exits", "P1 Table 3", methods.exit_stacks, 0.0, "smollm2"),
+        _timed_chats(
+            "clock-p3-smollm2-others", "P3 Figure 1", methods.timed_baselines, 0.0, "smollm2"
+        ),
+        _timed_chats("clock-p1-smollm2-exits", "P1 Table 3", methods.exit_stacks, 0.0, "smollm2"),
         _timed("clock-p5-large-rivals", "P5 Table 1", methods.rivals, 1.0, "large"),
-        _timed("clock-p5-smollm2-rivals", "P5 Table 1", methods.rivals, 1.0, "smollm2"),
-        _timed("clock-p2-smollm2", "P2 Figure 1", methods.with_plain(methods.orders), 0.0, "exits"),
+        _timed_chats("clock-p5-smollm2-rivals", "P5 Table 1", methods.rivals, 1.0, "smollm2"),
+        _timed_chats("clock-p2-smollm2", "P2 Figure 1", methods.timed_orders, 0.0, "exits"),
     )
 }
 RECORDED = {  # timed by ``hierspec reproduce``
@@ -313,7 +316,7 @@ RECORDED = {  # timed by ``hierspec reproduce``
             methods.presets,
             temperature,
             "large",
-            max_new_tokens=40,
+            max_new_tokens=128,
             batch_size=1,
         )
         for temperature in (0.0, 1.0)

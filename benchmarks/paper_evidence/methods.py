@@ -7,7 +7,7 @@ methods by these names.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -319,7 +319,7 @@ def rivals(family: Family) -> MethodSpecs:
     """Return plain decoding, the full system, and presets of other papers [P5 Table 1]."""
     return {
         PLAIN: MethodSpec(),
-        "full": systems(family)["full"],
+        "full": _full(family, READ_AS),
         **{name: _preset_spec(name, family) for name in family.rivals},
     }
 
@@ -377,6 +377,11 @@ def timed_stacks(family: Family) -> MethodSpecs:
     return {PLAIN: MethodSpec(), **{name: specs[name] for name in names}}
 
 
-def with_plain(make_methods: Callable[[Family], MethodSpecs]) -> Callable[[Family], MethodSpecs]:
-    """Return a function that adds plain decoding to the methods of ``make_methods``."""
-    return lambda family: {PLAIN: MethodSpec(), **make_methods(family)}
+def timed_orders(family: Family) -> MethodSpecs:
+    """Return plain decoding and P2's orders, to be timed."""
+    return {PLAIN: MethodSpec(), **orders(family)}
+
+
+def timed_systems(family: Family) -> MethodSpecs:
+    """Return plain decoding and P5's systems to be timed, the full one read as elsewhere."""
+    return {PLAIN: MethodSpec(), **systems(family), "full": _full(family, READ_AS)}
