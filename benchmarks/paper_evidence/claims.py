@@ -46,7 +46,8 @@ class Claim:
         compares_variation: compare how much the metric varies over ``ours`` and over ``theirs``.
         contrasts_domains: compare the effect on prompts of mathematics with that on all others.
         decides: whether its verdict counts for its item: not where the methods' costs cannot be
-            compared, or where they differ in more than the item says, as in their models.
+            compared, where they differ in more than the item says, as in their models, or where
+            the family is outside the range of the paper's.
     """
 
     item: str

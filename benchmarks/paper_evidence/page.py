@@ -50,7 +50,8 @@ probability {POWER:g}, given the measured spread.
 fails in none. Where two of them decide differently, both are shown, and it does not hold. An item
 does not hold if one of its claims does not, and is undecided if one is. *Beside* marks a claim that
 does not decide its item, since it compares costs that differ in kind, methods with drafters of
-their own, or texts too short for it, or since it is about the item's reason, or asks for more.
+their own, or models outside the paper's range (SmolLM2's exits keep a tenth of their tokens where
+P3's keep .397), or since it is about the item's reason, or asks for more.
 
 **In time, by weights, by layers.** What is *in time* was measured in seconds, methods taking turns.
 *By weights* charges each call for the weights it runs through (P1's standardized walltime
@@ -60,9 +61,10 @@ say. *At P5's costs* a call of M1 is charged .02 of the target's, one of M2 .19,
 of single drafters imply. Tokens, acceptances and such costs do not depend on the load.
 
 **Limits.** Prompts are cut to their last {LONGEST} tokens, so that a long text is continued from
-its end, and have no chat template, although SmolLM2 was tuned with one. Files named `chats` have
-second turns of Spec-Bench's conversations instead, whole and in the template, the first turn
-answered greedily by plain decoding. {_LENGTHS} tokens are written after each. On SmolLM2, P5's M2
+its end, and have no chat template, although SmolLM2 was tuned with one. Files named `chats`, and
+those of SmolLM2 in time (`clock`), have second turns of Spec-Bench's conversations instead, whole
+and in the template, the first turn answered greedily by plain decoding. What is timed runs in
+bfloat16, in the compiled kernels. {_LENGTHS} tokens are written after each. On SmolLM2, P5's M2
 is the target's own copy in 4 bits, and the checkpoint was released in 4 bits: the copy holds the
 same weights, agrees with the target far more often than a smaller model does, and what it decides
 says little about a real M2. On the synthetic cost, the target's distribution is made from that of

@@ -32,6 +32,7 @@ def claims() -> list[Claim]:
             tuple(name for name in exit_methods if name.startswith("exits ")),
             tuple(name for name in exit_methods if name.startswith("exit ")),
             _SPEED,
+            decides=False,  # budgets are fixed: P1 chooses them, as the planner does
         ),
         Claim(
             "P1 Table 3",
@@ -40,6 +41,7 @@ def claims() -> list[Claim]:
             _TIMED_HIERARCHIES,
             _TIMED_SINGLE,
             _SPEED,
+            decides=False,  # as above
         ),
         *(
             Claim(

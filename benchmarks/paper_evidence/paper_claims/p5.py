@@ -23,9 +23,7 @@ from paper_evidence.methods import PLAIN, READ_AS, THRESHOLDS, WINDOW_SIZES, at_
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _PRINTED_COST = effects.tokens_per_printed_cost
 _VANILLA = "vanilla M2, K = 10"
-# Experiments at temperature 1; in the first, M2 is a smaller model of its own.
-_SAMPLING = ("p5-trunk-1", "clock-p5-large-1", "p5-smollm2-1", "p5-smollm2-chats")
-_LONG = ("p5-trunk-long", "p5-large-long")
+_LONG = ("p5-trunk-long", "p5-large-long")  # 256 tokens; in the first M2 is a model of its own
 _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
 
 
@@ -101,11 +99,11 @@ def claims() -> list[Claim]:
             Claim(
                 "P5 Table 2",
                 experiments,
-                f"the full system (any token) over {text}, in time, 32 tokens",
+                f"the full system over {text}, in time, 128 tokens",
                 ("full",),
                 theirs,
                 _SPEED,
-                decides=False,  # the target rejects too seldom in so few tokens
+                decides=False,  # calls cost other shares of the target's than P5's do
             )
             for experiments, theirs, text in (
                 (("clock-p5-large-1", "clock-p5-large-0"), _PARTS, "the best of its parts"),
@@ -121,16 +119,23 @@ def claims() -> list[Claim]:
             _SPEED,
             contrasts_domains=True,
         ),
-        Claim(
-            "P5 Table 3",
-            ("p5-trunk-domains", "p5-smollm2-1"),
-            "gain of full over vanilla M2, other prompts over mathematics, at P5's costs (a tenth "
-            "would matter: P5's is 1.4 times)",
-            ("full",),
-            ("vanilla M2",),
-            _PRINTED_COST,
-            contrasts_domains=True,
-            smallest_effect=math.log(1.1),
+        *(
+            Claim(
+                "P5 Table 3",
+                (experiment,),
+                "gain of full over vanilla M2, other prompts over mathematics, at P5's costs (a "
+                "tenth would matter: P5's is 1.4 times)",
+                ("full",),
+                ("vanilla M2",),
+                _PRINTED_COST,
+                contrasts_domains=True,
+                smallest_effect=math.log(1.1),
+                decides=decides,
+            )
+            for experiment, decides in (
+                ("p5-trunk-domains", True),
+                ("p5-smollm2-1", False),  # M2 is the target's own copy
+            )
         ),
         Claim(
             "P5 Table 3",
@@ -174,9 +179,9 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Figure 1",
-            _SAMPLING,
+            _LONG,
             "drafted tokens kept a call of the target, M2 less M1 (K = 10)",
-            ("vanilla M2",),
+            (_VANILLA,),
             ("vanilla M1",),
             effects.kept_per_round,
             scale="difference",
@@ -244,25 +249,33 @@ def claims() -> list[Claim]:
         ),
         Claim(
             "P5 Figure 8",
-            _SAMPLING,
+            _LONG,
             "windows change from round to round: standard deviation of full, less half a token",
-            ("full",),
+            (FULL,),
             metric=effects.window_deviation,
             reference=0.5,
             scale="difference",
             smallest_effect=TOKEN_DIFFERENCE,
         ),
-        *(
-            Claim(
-                "P5 Figure 8",
-                experiments,
-                f"share kept, full less vanilla M1, {length} tokens",
-                (full,),
-                ("vanilla M1",),
-                effects.acceptance,
-                scale="difference",
-                smallest_effect=ACCEPTANCE_DIFFERENCE,
-            )
-            for experiments, full, length in ((_SAMPLING, "full", "32 to 48"), (_LONG, FULL, "256"))
+        Claim(
+            "P5 Figure 8",
+            _LONG,
+            "share kept, full less vanilla M1",
+            (FULL,),
+            ("vanilla M1",),
+            effects.acceptance,
+            scale="difference",
+            smallest_effect=ACCEPTANCE_DIFFERENCE,
+        ),
+        Claim(
+            "P5 Figure 8",
+            ("p5-smollm2-chats",),
+            "share kept, full (any token) less vanilla M1, 48 tokens of chats",
+            ("full",),
+            ("vanilla M1",),
+            effects.acceptance,
+            scale="difference",
+            smallest_effect=ACCEPTANCE_DIFFERENCE,
+            decides=False,  # M2 is the target's own copy
         ),
     ]
