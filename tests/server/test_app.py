@@ -152,3 +152,10 @@ def test_a_closed_event_loop_hurts_nobody_else(family):
     answer = asking(app, lambda client: client.post("/v1/completions", json=body))
     assert answer.json()["choices"][0]["finish_reason"] == "length"
     assert not service.engine.live
+
+
+def test_tokens_are_of_the_model_that_is_served(ask):
+    asked = [("/tokenize", {"prompt": "a"}), ("/detokenize", {"tokens": [1]})]
+    for answer in ask(*[post(path, {**body, "model": "nope"}) for path, body in asked]):
+        assert answer.status_code == 404
+        assert answer.json()["error"]["code"] == "model_not_found"

@@ -26,7 +26,8 @@ def plain_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
     out: list[dict[str, Any]] = []
     for message in messages:
         role = _ROLES.get(message.role, message.role)
-        plain: dict[str, Any] = {"role": role, "content": text_of(message.content)}
+        content = text_of(message.content) or message.refusal or ""
+        plain: dict[str, Any] = {"role": role, "content": content}
         if message.name is not None:
             plain["name"] = message.name
         if message.tool_call_id is not None:

@@ -110,6 +110,7 @@ async def model(request: Request, model: str) -> ModelCard:
 async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
     """Return the token ids of a text or a conversation."""
     service = service_of(request)
+    requested_hierarchy(service, body.model)
     if (body.prompt is None) == (body.messages is None):
         raise ApiError("give either a prompt or messages")
     if body.prompt is not None:
@@ -126,6 +127,7 @@ async def to_tokens(request: Request, body: TokenizeRequest) -> TokenizeAnswer:
 async def to_text(request: Request, body: DetokenizeRequest) -> DetokenizeAnswer:
     """Return the text of token ids."""
     service = service_of(request)
+    requested_hierarchy(service, body.model)
     if service.tokenizer is None:
         raise ApiError("this model has no tokenizer")
     if any(token >= service.vocab_size for token in body.tokens):
