@@ -105,6 +105,7 @@ def test_closing_does_not_wait_for_a_step_that_hangs(engine, monkeypatch, caplog
     let_go, score = threading.Event(), ExitModel.score
     monkeypatch.setattr(ExitModel, "score", lambda *args: let_go.wait(20) and score(*args))
     submit(engine, [5, 6])
+    until(lambda: engine.problem is not None)
     began = time.monotonic()
     engine.close()
     assert time.monotonic() - began < 10

@@ -213,7 +213,7 @@ def claims() -> list[Claim]:
             )
             for item, size, smallest in (
                 ("P3 Figure 6", "", ACCEPTANCE_DIFFERENCE),
-                ("P3 §3.3", " (judged: at least half of the printed .184)", 0.092),
+                ("P3 §3.3", " (half of the printed .184 would matter)", 0.092),
             )
             for experiments, draft_exit, decides in (
                 ((smollm2, chats), "exit 5", _SMOLLM2_DECIDES),

@@ -190,12 +190,13 @@ class CallOptions:
     ) -> CallOptions:
         """Return the options with what ``generation_config`` sets, which no other may set too."""
         config = self.generation_config
-        lengths = _broadcast(self.max_new_tokens, len(prompts), "max_new_tokens")
-        settings = generation_config.convert_config(
-            config, prompts, lengths, model, eos_token_ids
-        )
+        lengths = [
+            None if length is None else arguments.integer(length, "max_new_tokens")
+            for length in _broadcast(self.max_new_tokens, len(prompts), "max_new_tokens")
+        ]
+        settings = generation_config.convert_config(config, prompts, lengths, model, eos_token_ids)
         given = {"sampling": self.sampling, "stop": self.stop, "eos_token_id": self.eos_token_id}
-        clashes = [name for name, value in (given | self.params).items() if value is not None]
+        clashes = [name for name, v in {**given, **self.params}.items() if v is not None]
         lengths_and_numbers = ("max_new_tokens", "num_return_sequences")
         clashes += [name for name in lengths_and_numbers if name in settings.keys() & self.named]
         for name in clashes:

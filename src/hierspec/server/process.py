@@ -31,7 +31,6 @@ class Server(uvicorn.Server):
         if self._draining:
             self.service.engine.drain(0.0)
             super().handle_exit(sig, frame)
-            self.force_exit = True
             return
         self._draining = True
         count = self.service.engine.num_requests
