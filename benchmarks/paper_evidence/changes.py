@@ -19,8 +19,8 @@ _TUNED = (
     "length it does not"
 )
 _CLOCKS = (
-    "Timed in float32, by torch's operations, over 32 tokens; now in bfloat16, in the kernels, over "
-    "128"
+    "Timed in float32, by torch's operations, over 32 tokens; now in bfloat16, in the kernels, "
+    "over 128"
 )
 _RANGE = (
     "SmolLM2's exits cost a sixth and a third of the target and keep a tenth of their tokens; P3's "
