@@ -316,7 +316,7 @@ RECORDED = {  # timed by ``hierspec reproduce``
             methods.presets,
             temperature,
             "large",
-            max_new_tokens=128,
+            max_new_tokens=40,
             batch_size=1,
         )
         for temperature in (0.0, 1.0)
