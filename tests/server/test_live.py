@@ -212,7 +212,8 @@ def test_told_twice_it_ends_at_once(family):
     with started(family) as (url, engine, server), httpx.Client(base_url=url, timeout=60) as one:
         body = {"prompt": "hello", "max_tokens": 1500, "stream": True, "ignore_eos": True}
         with one.stream("POST", "/v1/completions", json=body) as answer:
-            next(answer.iter_lines())
+            lines = answer.iter_lines()  # dropped, it would close the connection
+            next(lines)
             (request,) = engine.live
             server.handle_exit(signal.SIGTERM, None)
             server.handle_exit(signal.SIGTERM, None)
