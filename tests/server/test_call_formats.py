@@ -45,7 +45,6 @@ def read(text, reason, form=TAGGED, hidden=()):
         (CALL.replace("arguments", "parameters"), "", ONE),
         (CALL.replace('{"a": 1}', '"{\\"a\\": 1}"'), "", ONE),
         (CALL.replace('{"a": 1}', "{}"), "", [("f", "{}")]),
-        ('<tool_call>{"arguments": {"a": 1}, "name": "f"}</tool_call>', "", ONE),
         ('<tool_call>{"name": "f"}</tool_call>', "", [("f", "{}")]),
         (f"<tool_call>[{CALL[12:-13]}, {CALL[12:-13]}]</tool_call>", "", ONE * 2),
         ("Write <tool_call> like </tool_call>.", "Write <tool_call> like </tool_call>.", []),
@@ -102,3 +101,14 @@ def test_special_marks_are_no_text():
     call = '<|python_tag|>{"name": "f", "parameters": {"a": 1}}'
     assert read(call, "stop", BARE, hidden) == ("", ONE, "tool_calls")
     assert json.loads(write_calls(BARE, ONE))["parameters"] == {"a": 1}
+
+
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.begin} {len(form.marks)}")
+@pytest.mark.parametrize("word", ["{x", "[1", "{\t", '{"x": 1}', "words", '[{"name": "g"', "{  "])
+def test_what_no_call_begins_with_is_text(form, word):
+    """The grammar leaves a text free whose first token behind the mark no call begins with."""
+    text = f"Well {form.begin}{word} and more."
+    assert read(text, "stop", form) == (text, [], "stop")
+    call = write_calls(form, ONE)
+    if not form.bare:
+        assert read(f"{text} {call}", "stop", form) == (text, ONE, "tool_calls")

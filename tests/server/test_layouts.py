@@ -20,6 +20,7 @@ from hierspec.core.nodes import Draft, replace_fields
 from hierspec.server.app import create_app
 from hierspec.server.conversation import chat_ids, plain_messages
 from hierspec.server.settings import ServeSettings
+from hierspec.server.templates import template_traits
 from hierspec.server.wire.chat import ChatRequest
 
 TOOLS = [
@@ -127,6 +128,9 @@ def test_a_layout(family, name):
         assert await say(text, tools=TOOLS, plain=True) == (shown(text), [], "stop")
         one = layout.calls("Paris")
         assert await say(one, tools=TOOLS, tool_choice="none") == (shown(one), [], "stop")
+        mark = template_traits(scene.tokenizer).calls.begin
+        marked = f"One. {mark}words and more."
+        assert await say(marked, tools=TOOLS, plain=True) == (shown(marked), [], "stop")
         # Calls.
         cities = ["Paris", 'Rome "}] </tool_call> é'] if layout.between is not None else ["Paris"]
         calls = layout.calls(*cities)

@@ -7,6 +7,7 @@ name and the text of its arguments as the model wrote it.
 
 from __future__ import annotations
 
+import functools
 import json
 import re
 import secrets
@@ -19,6 +20,8 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 BLANKS = " \t\r\n"
 _SKIP = re.compile(rf"[{BLANKS}]*")
+BLANK = r"\n {1,12}|[ \n]"  # between a call's parts: as models were trained to write, indented or not
+_MAY_BLANK = re.compile(f"(?:{BLANK})?")
 _BARE_BEGINNING = re.compile(  # what may go on to be a call without a mark
     r'[\s;]*(\[\s*)?(\{\s*("[a-z]*("\s*(:\s*("[\w-]*("\s*)?)?)?)?)?)?'
 )
@@ -59,16 +62,29 @@ class CallFormat:
         }
         return replace(self, **texts)
 
-    def may_begin(self, text: str) -> bool | None:
-        """Return whether calls go on with ``text`` after the mark; ``None``: too short to say."""
-        text = text.lstrip(BLANKS)
+    def may_begin(self, text: str, position: int, names: Collection[str]) -> bool | None:
+        """Return whether calls go on with a text behind the mark; ``None``: too short to say.
+
+        Args:
+            position: where the mark ends.
+            names: functions that calls may name.
+        """
+        position = _skip_blanks(text, position)
         if self.before_name:
-            if text.startswith(self.before_name):
+            if text.startswith(self.before_name, position):
                 return True
-            return None if self.before_name.startswith(text) else False
-        if not text:
+            return None if self.before_name.startswith(text[position:]) else False
+        if position == len(text):
             return None
-        return text[0] in "{[" or (self.named and _NAME.match(text) is not None)
+        key = ("{", "", json.dumps(self.name_key), "", ":", "")
+        quoted = tuple(map(json.dumps, names))
+        beginnings: list[tuple[tuple[str, ...], tuple[str, ...]]] = [(key, quoted)]
+        if self.id_key:
+            beginnings.append((("{", ""), (json.dumps(self.id_key),)))
+        beginnings += [(("[", "", *parts), last) for parts, last in beginnings]
+        if self.named:
+            beginnings.append(((), tuple(name + self.after_name for name in names)))
+        return any(_goes_on(text, position, *beginning) for beginning in beginnings)
 
 
 TAGGED = CallFormat("<tool_call>", "</tool_call>", ("<tool_call>",))  # Hermes', Qwen's, SmolLM's
@@ -103,19 +119,13 @@ FORMATS = (  # of two that are known by the same text the one that is known by m
 )
 
 
-def bare_call(names: Collection[str]) -> re.Pattern[str]:
-    """Match the beginning of a text that is a call without a mark; group 1 begins where it does."""
-    any_name = "|".join(map(re.escape, names))
-    return re.compile(rf'[\s;]*((?:\[\s*)?\{{\s*"name"\s*:\s*"(?:{any_name})"\s*,)')
-
-
 def find_opening(
-    text: str, form: CallFormat, bare: re.Pattern[str] | None, is_first: bool
+    text: str, form: CallFormat, names: Collection[str], is_first: bool
 ) -> tuple[int, int | None]:
     """Find where calls begin, or may begin if more text follows; else the end of the text.
 
     Args:
-        bare: of :func:`bare_call`, for a format that has calls without a mark.
+        names: functions that calls may name.
         is_first: no text but calls has come before.
 
     Returns:
@@ -123,19 +133,45 @@ def find_opening(
         begins, ``None`` where calls only may begin.
     """
     begin, position = form.begin, 0
-    if bare is not None and is_first:
-        found = bare.match(text)
+    if form.bare and is_first:
+        found = _bare_call(tuple(names)).match(text)
         if found is not None:
             return found.start(1), found.start(1)
         if _BARE_BEGINNING.fullmatch(text):
             return 0, None
     while (start := text.find(begin, position)) >= 0:
         inside = start + len(begin)
-        follows = form.may_begin(text[inside:])
+        follows = form.may_begin(text, inside, names)
         if follows is not False:
             return start, inside if follows else None
         position = inside
     return _partial_start(text, begin), None
+
+
+@functools.cache
+def _bare_call(names: tuple[str, ...]) -> re.Pattern[str]:
+    """Match the beginning of a text that is a call without a mark; group 1 begins where it does."""
+    any_name = f'"(?:{"|".join(map(re.escape, names))})"'
+    parts = [r"(?:\[B)?\{", '"name"', ":", any_name, ",", '(?="|$)']
+    return re.compile(r"[\s;]*(" + "B".join(parts).replace("B", _MAY_BLANK.pattern) + ")")
+
+
+def _goes_on(text: str, position: int, parts: Sequence[str], last: tuple[str, ...]) -> bool:
+    """Return whether a text goes on as parts and one of ``last``, or may once more follows.
+
+    An empty part is perhaps a blank.
+    """
+    for part in parts:
+        if not part:
+            found = _MAY_BLANK.match(text, position)
+            assert found is not None
+            position = found.end()
+        elif text.startswith(part, position):
+            position += len(part)
+        else:
+            return part.startswith(text[position:])
+    rest = text[position : position + max(map(len, last))]
+    return any(rest.startswith(one) or one.startswith(rest) for one in last)
 
 
 class CallStream:
@@ -146,7 +182,7 @@ class CallStream:
 
     Args:
         form: the format of calls.
-        names: functions that a call without a mark may name.
+        names: functions that calls may name.
         hidden: marks that are special tokens, which no text shows.
 
     Attributes:
@@ -161,11 +197,9 @@ class CallStream:
         names: Collection[str] = (),
         hidden: Collection[str] = (),
     ) -> None:
-        self._form, self._hidden = form, tuple(hidden)
-        self._bare = bare_call(names) if form.bare else None
+        self._form, self._names, self._hidden = form, names, tuple(hidden)
         self._pending, self._blanks = "", ""
-        self._inside = False  # pending text begins with a call
-        self._searched = 0  # characters of a call's text in which its end was looked for
+        self._searched = 0  # characters of pending text in which the end of a call was looked for
         self._line = "\n"  # the last character before pending text; a line begins after a call
         self._has_text, self._text_after, self._cut = False, False, False
         self.count = 0
@@ -182,22 +216,20 @@ class CallStream:
         texts: list[str] = []
         calls: list[ToolCall] = []
         while True:
-            if self._inside:
-                found = self._read(last)
-                if found is None:
-                    if last:
-                        self._cut, self._pending = True, ""
-                    break
-                self._inside, self._text_after = False, False
-                more, end = found
-                calls += more
-                self.count += len(more)
-                self._pending, self._line = self._pending[end:], "\n"
-            else:
-                text = self._free_text(last, reason == "length")
-                texts.append(self._shown(text))
-                if not self._inside:
-                    break
+            text, is_call = self._free_text(last, reason == "length")
+            texts.append(self._shown(text))
+            if not is_call:
+                break
+            found = self._read(last)
+            if found is None:
+                if last:
+                    self._cut, self._pending = True, ""
+                break
+            more, end = found
+            self._take(end)
+            self._text_after, self._line = False, "\n"
+            calls += more
+            self.count += len(more)
         if last:
             if not self.count and not self._cut:
                 texts.append(self._blanks)
@@ -205,15 +237,14 @@ class CallStream:
             self.finish_reason = "tool_calls" if self.count and not is_cut else reason
         return "".join(texts), calls
 
-    def _free_text(self, last: bool, is_cut: bool) -> str:
-        """Take text up to a call, or up to what may be the beginning of one."""
-        start, inside = find_opening(self._pending, self._form, self._bare, not self._has_text)
+    def _free_text(self, last: bool, is_cut: bool) -> tuple[str, bool]:
+        """Take text up to a call, or up to what may be the beginning of one → text, is it a call."""
+        start, inside = find_opening(self._pending, self._form, self._names, not self._has_text)
         if inside is not None:
-            self._inside, self._searched = True, 0
-            return self._take(start)
+            return self._take(start), True
         if not last:
             starts = (_partial_start(self._pending, mark) for mark in self._hidden)
-            return self._take(min(start, *starts, len(self._pending)))
+            return self._take(min(start, *starts, len(self._pending))), False
         rest = self._pending[start:]
         # One character of a mark, in the middle of a line, is more likely text; so is any JSON.
         line = self._line + self._pending[:start]
@@ -226,10 +257,10 @@ class CallStream:
             self._cut = is_cut and f'"{self._form.name_key}"' in rest
         if not self._cut or not rest:
             self._cut = False
-            return self._take(len(self._pending))
+            return self._take(len(self._pending)), False
         before = self._take(start)
         self._pending = ""
-        return before
+        return before, False
 
     def _shown(self, text: str) -> str:
         """Return text to send: blanks are held back until text follows."""
@@ -246,7 +277,8 @@ class CallStream:
 
     def _take(self, end: int) -> str:
         taken, self._pending = self._pending[:end], self._pending[end:]
-        self._line = taken[-1:] or self._line
+        if taken:
+            self._line, self._searched = taken[-1], 0
         return taken
 
     def _read(self, last: bool) -> tuple[list[ToolCall], int] | None:

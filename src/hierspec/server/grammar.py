@@ -22,13 +22,12 @@ from hierspec.engine.detokenize import added_tokens, special_ids
 from hierspec.errors import HierspecError
 from hierspec.lm.saved_tokenizer import SavedTokenizer
 
-from .call_formats import ARGUMENT_KEYS, BLANKS, TAGGED, CallFormat, bare_call, find_opening
+from .call_formats import ARGUMENT_KEYS, BLANK, BLANKS, TAGGED, CallFormat, find_opening
 from .errors import ApiError
 from .templates import template_traits
 
 _COMPACT: Any = {"whitespace_flexible": False}  # else a small model may write blanks for ever
-# Models write calls as they were trained to, perhaps indented; one that must call is kept short.
-_BLANK, _SHORT_BLANK = r"[ \n]|\n {1,12}", r"[ \n]"
+_SHORT_BLANK = r"[ \n]"  # of a model that must call
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +167,7 @@ class GrammarProcessor:
         self._matcher, self._prompt_len, self._words = matcher, prompt_len, words
         self._consumed: list[int] = []  # by the matcher
         self._form, self._repeats = (constraint.calls or TAGGED).in_bytes(), constraint.repeats
-        self._bare = bare_call(constraint.names) if self._form.bare else None
+        self._names = constraint.names
         self._history: list[int] = []
         # After none, one, … of the history's tokens.
         self._places = [_Place(call="" if constraint.calls is None else None)]
@@ -208,7 +207,7 @@ class GrammarProcessor:
     def _free(self, tail: str, is_first: bool) -> _Place:
         """Return the place after text outside calls, in which a call may begin."""
         while True:
-            start, inside = find_opening(tail, self._form, self._bare, is_first)
+            start, inside = find_opening(tail, self._form, self._names, is_first)
             is_first = is_first and not tail[:start].strip()
             if inside is None:
                 return _Place(tail[start:], is_first)
@@ -269,7 +268,7 @@ def calls_constraint(
     from llguidance import LLMatcher
 
     several = several and not forced
-    blank = _SHORT_BLANK if forced else _BLANK
+    blank = _SHORT_BLANK if forced else BLANK
     rules = [f"BLANK: /{blank}/", *_call_rules(form, functions, " " if forced else blank)]
     calls: list[str] = []
     if not form.before_name:
