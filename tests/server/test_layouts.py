@@ -165,3 +165,33 @@ def test_a_layout(family, name):
         assert found == ("", called("Paris"), "tool_calls")
 
     asking(scene.app, work)
+
+
+@pytest.mark.parametrize("name", ["llama-3", "llama-2"])
+def test_offsets_are_those_of_the_text(family, name):
+    """Of prompts with tokens that the text does not show, and characters of several tokens."""
+    scene = Scene(family, name)
+    ids = scene.tokenizer("é two")["input_ids"]
+    assert ids[0] == scene.tokenizer.bos_token_id
+
+    async def work(client):
+        for prompt in ("é two", ids):
+            for model in scene.models:
+                model.script = script_ids(name, "One é€ <b>words</b> 😀.")
+                model.prompt_length = len(ids)
+            body = {"prompt": prompt, "echo": True, "logprobs": 0, "max_tokens": 60}
+            body["temperature"] = 0
+            whole = (await client.post("/v1/completions", json=body)).json()["choices"][0]
+            streamed = await client.post("/v1/completions", json={**body, "stream": True})
+            parts = [one["choices"][0] for one in chunks(streamed.text)[:-1]]
+            text, offsets = whole["text"], whole["logprobs"]["text_offset"]
+            assert offsets == [i for part in parts for i in part["logprobs"]["text_offset"]]
+            ends = [*offsets[1:], len(text)]
+            shown = [text[start:end] for start, end in zip(offsets, ends, strict=True)]
+            assert "".join(shown) == text
+            tokens = whole["logprobs"]["tokens"]
+            assert len([one for one in shown if one]) > 8
+            for one, token in zip(shown, tokens, strict=True):
+                assert one in ("", token, f" {token}") or "\ufffd" in token or not token
+
+    asking(scene.app, work)

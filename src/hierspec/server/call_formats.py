@@ -20,7 +20,9 @@ ARGUMENT_KEYS = ("arguments", "parameters")
 _NAME = re.compile(r"[A-Za-z0-9_.-]+")
 BLANKS = " \t\r\n"
 _SKIP = re.compile(rf"[{BLANKS}]*")
-BLANK = r"\n {1,12}|[ \n]"  # between a call's parts: as models were trained to write, indented or not
+BLANK = (
+    r"\n {1,12}|[ \n]"  # between a call's parts: as models were trained to write, indented or not
+)
 _MAY_BLANK = re.compile(f"(?:{BLANK})?")
 _BARE_BEGINNING = re.compile(  # what may go on to be a call without a mark
     r'[\s;]*(\[\s*)?(\{\s*("[a-z]*("\s*(:\s*("[\w-]*("\s*)?)?)?)?)?)?'
@@ -238,7 +240,7 @@ class CallStream:
         return "".join(texts), calls
 
     def _free_text(self, last: bool, is_cut: bool) -> tuple[str, bool]:
-        """Take text up to a call, or up to what may be the beginning of one → text, is it a call."""
+        """Take text up to what is or may be the beginning of a call → text, whether it is one."""
         start, inside = find_opening(self._pending, self._form, self._names, not self._has_text)
         if inside is not None:
             return self._take(start), True

@@ -8,7 +8,7 @@ from typing import Any
 
 import fastapi
 
-from hierspec.engine.detokenize import token_bytes
+from hierspec.engine.detokenize import detokenizer, special_ids, token_bytes
 from hierspec.engine.request import Progress, Request, TokenScore
 from hierspec.engine.results import TokenEvent
 from hierspec.server.errors import ApiError
@@ -95,17 +95,23 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
             text, events, finish = "", [], finish and "length"
         tokens: list[int] = []
         scores: list[TokenScore | None] = []
+        offsets: list[int] = []
         if index not in self._offsets and self.body.echo:
-            text = self._prompt_text(index) + text
+            prompt = self._prompt_text(index)
+            text = prompt + text
             tokens += self._prompt(index)
             scores += [None, *(prompt_scores or ())]
+            offsets += self._prompt_offsets(index)
+            self._offsets[index] = len(prompt)
         offset = self._offsets.setdefault(index, 0)
-        self._offsets[index] += len(text)
         logprobs = None
         if self.body.logprobs is not None:
             tokens += [event.token_id for event in events]
             scores += [TokenScore(event.logprob or 0.0, event.top_logprobs) for event in events]
-            logprobs = self._logprobs(tokens, scores, offset)
+            *starts, self._offsets[index] = accumulate(
+                map(len, (event.text for event in events)), initial=offset
+            )
+            logprobs = self._logprobs(tokens, scores, offsets + starts)
         return {
             "index": index,
             "text": text,
@@ -120,15 +126,29 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
     def _prompt_text(self, index: int) -> str:
         if self.service.tokenizer is None:
             return ""
-        sent: Any = [self.body.prompt] if isinstance(self.body.prompt, str) else self.body.prompt
-        if isinstance(sent[0], str):
-            return sent[index // (self.body.n or 1)]
-        return self.service.tokenizer.decode(
-            self._prompt(index), clean_up_tokenization_spaces=False
-        )
+        sent = self._sent(index)
+        if isinstance(sent, str):
+            return sent
+        return self.service.tokenizer.decode(sent, clean_up_tokenization_spaces=False)
+
+    def _sent(self, index: int) -> str | list[int]:
+        """Return a choice's prompt as the client sent it."""
+        prompt: Any = self.body.prompt
+        is_one = isinstance(prompt, str) or isinstance(prompt[0], int)
+        return prompt if is_one else prompt[index // (self.body.n or 1)]
+
+    def _prompt_offsets(self, index: int) -> list[int]:
+        """Return where in its text each of a prompt's tokens begins."""
+        ids, tokenizer = self._prompt(index), self.service.tokenizer
+        if tokenizer is None:
+            return [0] * len(ids)
+        # Of a text that was sent, the special tokens around it are no part.
+        shown = frozenset() if isinstance(self._sent(index), str) else special_ids(tokenizer)
+        texts = detokenizer(tokenizer, shown_ids=shown)
+        return [*accumulate((len(texts.add(token)) for token in ids[:-1]), initial=0)]
 
     def _logprobs(
-        self, tokens: list[int], scores: list[TokenScore | None], offset: int
+        self, tokens: list[int], scores: list[TokenScore | None], offsets: list[int]
     ) -> dict[str, Any]:
         """Describe tokens; the first one of a text has no score."""
         texts = [self._text(token) for token in tokens]
@@ -146,7 +166,7 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
             "tokens": texts,
             "token_logprobs": [None if s is None else max(s.logprob, MIN_LOGPROB) for s in scores],
             "top_logprobs": tops if self.body.logprobs else None,
-            "text_offset": [*accumulate(map(len, texts[:-1]), initial=offset)] if texts else [],
+            "text_offset": offsets,
         }
 
     def _text(self, token: int) -> str:
