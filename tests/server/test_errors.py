@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import threading
 
 import pytest
 from server_cases import RESPONSES, TEXT, app_of, asking, chunks, post
@@ -204,6 +205,25 @@ def test_a_request_may_set_its_own_deadline(ask):
     (found,) = ask(post("/v1/completions", body))
     assert found.status_code == 408
     assert found.json()["error"]["code"] == "timeout"
+
+
+def test_requests_that_are_being_prepared_wait_too(family):
+    app, gate = app_of(family, max_queue=2), threading.Event()
+    service = app.state.service
+
+    async def work(client):
+        held = asyncio.ensure_future(service.in_background(gate.wait, 20))
+        body = {**TEXT, "max_tokens": 2}
+        late = asyncio.ensure_future(client.post("/v1/completions", json={**body, "timeout": 0.05}))
+        await asyncio.sleep(0.2)
+        refused = await client.post("/v1/completions", json=body)
+        gate.set()
+        await held
+        return refused, await late, await client.post("/v1/completions", json=body)
+
+    refused, late, after = asking(app, work)
+    assert (refused.status_code, late.status_code, after.status_code) == (429, 408, 200)
+    assert int(refused.headers["retry-after"]) >= 1
 
 
 def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeypatch):

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import secrets
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -59,7 +58,7 @@ def engine_requests(
             param="stop_token_ids",
         )
     timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
-    deadline = time.monotonic() + min(timeouts) if timeouts else None
+    deadline = body.received + min(timeouts) if timeouts else None
     own = service.hierarchies[hierarchy]
     # Under `match` the target's own random numbers decide, whatever was drafted.
     same_for_any_plan = params.greedy or own.root.rule.draft_independent

@@ -17,6 +17,7 @@ from hierspec.engine.loop import EngineLoop
 from hierspec.engine.request import Progress, Request
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.runner import ServingRunner
+from hierspec.engine.waiting import QueueFullError
 from hierspec.errors import HierspecError, best_effort
 from hierspec.utils.files import json_digest, without_folders
 
@@ -82,6 +83,7 @@ class Service:
             self.tracing = SpanTracing(settings.otlp_endpoint, self.model)
         # One thread: tokenizers are not safe in several at once.
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
+        self._num_preparing = 0
 
     def submit(self, requests: Sequence[Request]) -> Streams:
         """Queue the sequences of one request, all or none; call it on the event loop.
@@ -102,9 +104,23 @@ class Service:
                 self.tracing.record(ended)
 
     async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
-        """Run slow work (a long prompt's tokens, a large grammar) off the event loop."""
-        loop = asyncio.get_running_loop()
-        return await loop.run_in_executor(self._background, work, *arguments)
+        """Run slow work (a long prompt's tokens, a large grammar) off the event loop.
+
+        Raises:
+            QueueFullError: as many requests as may wait are being prepared.
+        """
+        if self._num_preparing >= self.settings.max_queue:
+            raise QueueFullError(
+                f"{self._num_preparing} requests are being prepared, and "
+                f"{self.settings.max_queue} are allowed: try again later",
+                retry_after=1,
+            )
+        self._num_preparing += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._background, work, *arguments)
+        finally:
+            self._num_preparing -= 1
 
     @cached_property
     def grammars(self) -> Grammars:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Annotated, Any, ClassVar, Literal
 
 from pydantic import (
@@ -10,6 +11,7 @@ from pydantic import (
     ConfigDict,
     Discriminator,
     Field,
+    PrivateAttr,
     Tag,
     model_validator,
 )
@@ -208,6 +210,8 @@ class PredictedOutput(RequestModel):
 class GenerationRequest(RequestModel):
     """Fields of every request that generates text."""
 
+    _received: float = PrivateAttr(default_factory=time.monotonic)
+
     model: Name | None = None
     temperature: Annotated[Float, Field(ge=0.0, le=100.0)] | None = None
     top_p: Annotated[Float, Field(gt=0.0, le=1.0)] | None = None
@@ -247,6 +251,11 @@ class GenerationRequest(RequestModel):
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None
     prompt_cache_retention: Name | None = None
+
+    @property
+    def received(self) -> float:
+        """When it came, by ``time.monotonic``: its time runs from then on."""
+        return self._received
 
 
 class PromptTokensDetails(ResponseModel):
