@@ -61,6 +61,7 @@ class Build(NamedTuple):
 
 _AVX2 = ("avx2", "fma", "f16c")
 _AVX512 = ("avx512bw", "avx512vl", "avx512dq")
+_VNNI = (*_AVX512, "avx512_vnni")  # every processor with AMX has it
 EMULATED_AMX = ("-DAMX", "-DEMULATED_AMX", f"-I{_DRIVER.parent}")
 _ADDRESS = ("-g", "-fsanitize=address,undefined", "-fno-sanitize-recover=all")
 _AARCH64 = {
@@ -70,7 +71,7 @@ _AARCH64 = {
 SANITIZERS = {
     "address": Build(("-march=native", *_ADDRESS)),
     "thread": Build(("-march=native", "-g", "-fsanitize=thread")),
-    "address, AMX": Build(("-march=x86-64-v4", *EMULATED_AMX, *_ADDRESS), _AVX512),
+    "address, AMX": Build(("-march=x86-64-v4", "-mavx512vnni", *EMULATED_AMX, *_ADDRESS), _VNNI),
     # valgrind knows no AVX-512
     "memcheck": Build(
         ("-march=x86-64-v3", "-g"), _AVX2, runner=("valgrind", "-q", "--error-exitcode=9")
@@ -84,7 +85,7 @@ PROCESSORS = {
     "AVX2 without FMA": Build(("-march=x86-64-v3", "-mno-fma"), _AVX2),
     "AVX-512 without BW": Build(("-march=x86-64-v3", "-mavx512f"), (*_AVX2, "avx512f")),
     "AVX-512": Build(("-march=x86-64-v4",), _AVX512),
-    "AMX": Build(("-march=x86-64-v4", *EMULATED_AMX), _AVX512),
+    "AMX": Build(("-march=x86-64-v4", "-mavx512vnni", *EMULATED_AMX), _VNNI),
     "armv8": Build(("-march=armv8-a",), **_AARCH64),
     "dot products": Build(("-march=armv8.2-a+dotprod",), **_AARCH64),
     "i8mm": Build(("-march=armv8.2-a+dotprod+i8mm",), **_AARCH64),

@@ -191,6 +191,7 @@ def test_a_compiler_that_is_killed_says_nothing_of_the_tiles(amx, monkeypatch, t
 
 @needs_compiler
 @pytest.mark.skipif("amx_tile" in processor_features(), reason="this processor has tiles")
+@pytest.mark.skipif("avx512_vnni" not in processor_features(), reason="no VNNI: no tiles are tried")
 def test_kernels_without_tiles_run_where_theirs_crash(amx):
     with pytest.warns(compiler.NoTilesWarning):
         assert not compiler.find().has_tiles

@@ -19,7 +19,7 @@ from hierspec.lm.native import compiler
 FORMATS = {
     "x86-64": ("Q5_0",),
     "AVX": ("F16",),
-    "AVX2": ("Q5_1",),
+    "AVX2": ("BF16", "Q8_0", "Q5_1", "Q6_K"),
     "AVX-512 without BW": ("F32",),
     "AVX-512": ("Q5_1",),
     "AMX": ("BF16", "Q8_0", "Q5_1", "Q6_K"),
@@ -55,7 +55,7 @@ def test_tiles_compile(tmp_path, form, product):
         pytest.skip("gcc or objdump is not installed")
     for name, content in compiler.sources().items():
         (tmp_path / name).write_bytes(content)
-    common = ["gcc", "-c", "-O1", "-std=gnu11", "-march=x86-64-v4"]
+    common = ["gcc", "-c", "-O1", "-std=gnu11", "-march=x86-64-v4", "-mavx512vnni"]
     probe = [*common, "-x", "c", "-", "-o", str(tmp_path / "probe.o")]
     if subprocess.run(probe, input=b'void f(void) { __asm__("tilerelease"); }').returncode:
         pytest.skip("gcc's assembler knows no AMX")

@@ -1,12 +1,15 @@
 /* A matrix, and rows of inputs packed as its products read them. products.c has the products. */
 #include "vectors.h"
 /* Whether several rows, and of bfloat16 all, are multiplied in AMX's tiles: by the option -DAMX. */
-#if !defined(AMX) || W < 16
+#if !defined(AMX) || W < 16 || SHORT_PRODUCTS
 #undef AMX
 #define AMX 0
 #else
 #include "amx.h"
 #endif
+
+/* Numbers in which two inputs are packed for products of bfloat16. */
+#define PAIR_PARTS (PAIR_PRODUCTS || AMX ? 1 : 2)
 
 #define PANEL 16
 #define VECS (PANEL / W)
@@ -54,10 +57,16 @@ typedef struct Matrix {
     void (*rows)(const struct Matrix *m, const int64_t *ids, int64_t num, float *y);
 } Matrix;
 
-/* GROUP inputs of a row: scale · (256 upper + lower), in 8 bits `lower` alone. Of each half and of all:
- * their sum, and −128 times that of the whole numbers. */
+/* GROUP inputs of a row: scale · (256 upper + lower), in 8 bits `lower` alone; or in whole numbers of 16
+ * bits, of each four the first, the third, the second and the fourth. Of each half and of all: their sum,
+ * and −128 times that of the whole numbers. */
 typedef struct {
-    int8_t upper[GROUP], lower[GROUP];
+#if SHORT_PRODUCTS
+    int16_t whole[GROUP];
+#else
+    int8_t upper[GROUP];
+#endif
+    int8_t lower[GROUP];
     float scale, sums[3];
     int32_t offsets[3];
 } Inputs;
@@ -93,6 +102,7 @@ static int64_t num_steps_in(const int kind, int64_t in) {
 /* Floats of a packed row. */
 static int64_t packed_floats(const int kind, int64_t in) {
     const int64_t n = num_steps_in(kind, in);
+    if (kind == PAIRS) return n * PAIR_PARTS;
     return kind >= CODES ? n * (int64_t)(sizeof(Inputs) / sizeof(float)) : n;
 }
 
@@ -105,10 +115,11 @@ static void pack_floats(const float *x, int64_t rows, int64_t n, float *packed) 
     }
 }
 
-/* The same in bfloat16, rounded to nearest: each tile [pairs, rows of it]. */
+/* The same in bfloat16, rounded to nearest: each tile [pairs, PAIR_PARTS, rows of it], a pair in one
+ * number or each of it in a float. */
 static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed) {
-    const int64_t half = num_steps_in(PAIRS, n);
-    for (int64_t tile; rows; rows -= tile, x += tile * n, packed += tile * half) {
+    const int64_t each = packed_floats(PAIRS, n);
+    for (int64_t tile; rows; rows -= tile, x += tile * n, packed += tile * each) {
         tile = tile_rows(PAIRS, rows);
         for (int64_t r = 0; r < tile; r++)
             for (int64_t k = 0; k < n; k += 2 * W) {
@@ -117,9 +128,14 @@ static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed
                 memcpy(bits, x + r * n + k, sizeof(float) * (size_t)some);
                 for (int i = 0; i < 2 * W; i++)
                     bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
-                uint32_t *to = packed + k / 2 * tile + r;
+                uint32_t *to = packed + k / 2 * PAIR_PARTS * tile + r;
                 for (int64_t i = 0; i < (AMX ? W : num_pairs(some)); i++)
+#if PAIR_PARTS == 1
                     to[i * tile] = bits[2 * i] | bits[2 * i + 1] << 16;
+#else
+                    for (int part = 0; part < 2; part++)
+                        to[(2 * i + part) * tile] = bits[2 * i + part] << 16;
+#endif
             }
     }
 }
@@ -149,7 +165,11 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, float limit, Inp
                 *(ivec *)(codes + i) =
                     (ivec)(*(const vec *)(from + i) * inverse + round) - (ivec)all_of(round);
             for (int i = 0; i < GROUP; i++) {
+#if SHORT_PRODUCTS
+                to->whole[i] = (int16_t)codes[(i & ~3) | (i & 1) << 1 | (i & 2) >> 1];
+#else
                 to->upper[i] = (int8_t)((codes[i] + 128) >> 8);
+#endif
                 to->lower[i] = (int8_t)codes[i]; /* what is left: −128 … 127 */
             }
             to->scale = most / limit;

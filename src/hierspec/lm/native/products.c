@@ -111,6 +111,41 @@ INLINE ivec whole_products(const int f, const int LIFT, const int NARROW, const 
     return lower + (all_of_word(x->offsets + (num_steps(f) == 2 ? half : 2)) >> (free_bits(f) - LIFT));
 }
 
+#if SHORT_PRODUCTS
+/* Σ codes · inputs of a block, or of one half of it, for ROWS rows: in 16 bits by 16, or by inputs in 8
+ * bits as bytes, where so many sums of two fit into 16 bits. */
+INLINE void multiply_rows(const int f, const int NARROW, const int ROWS, const int half, const int part,
+                          const uint8_t *codes, const Inputs *x, int64_t groups, ivec *sums) {
+    const int each = QUADS / num_steps(f), first = half * each;
+    const int fit = NARROW ? INT16_MAX / (2 * MOST_NARROW_INPUT * (255 >> free_bits(f))) : 0;
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++) sums[r] = (ivec){0};
+    Bytes bytes[8];
+#pragma GCC unroll 8
+    for (int q = first; q < first + each; q++) {
+        const Bytes quad = read_codes(f, 0, codes, q, part);
+        const Bytes even = even_bytes(quad), odd = odd_bytes(quad);
+        const int is_last = fit && ((q - first + 1) % fit == 0 || q + 1 == first + each);
+#pragma GCC unroll 8
+        for (int r = 0; r < ROWS; r++) {
+            const Inputs *row = x + r * groups;
+            const word *whole = (const word *)row->whole + 2 * q;
+            if (!fit) {
+                sums[r] = now(sums[r] + multiply_shorts(even, all_of_bytes(whole)));
+                sums[r] = now(sums[r] + multiply_shorts(odd, all_of_bytes(whole + 1)));
+                continue;
+            }
+            const word ones = 1 << 16 | 1;
+            const Bytes found = multiply_bytes(quad, all_of_bytes((const word *)row->lower + q));
+            bytes[r] = (q - first) % fit ? (Bytes)now((ivec)add_shorts(bytes[r], found)) : found;
+            if (is_last) sums[r] = now(sums[r] + multiply_shorts(bytes[r], all_of_bytes(&ones)));
+        }
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < ROWS; r++)
+        sums[r] = whole_products(f, 0, 1, half, (ivec){0}, sums[r], x + r * groups);
+}
+#else
 /* Σ codes · inputs of a block, or of one half of it, raised by LIFT; without lowest values, of codes less
  * that of weight 0. */
 INLINE ivec code_products(const int f, const int LIFT, const int NARROW, const int half,
@@ -131,6 +166,7 @@ INLINE ivec code_products(const int f, const int LIFT, const int NARROW, const i
     }
     return whole_products(f, LIFT, NARROW, half, sums[0], sums[1], x);
 }
+#endif
 
 /* Products of a block, or of its two halves, with upper bytes of inputs and with lower ones, of up to 16
  * rows in AMX's tiles. */
@@ -186,15 +222,26 @@ INLINE void add_codes(const int f, const int NARROW, const int IN_TILES, const i
             }
         }
         codes = steps + step_bytes(f), panel = steps + block_bytes(f);
+#if !SHORT_PRODUCTS
         TileProducts found;
+#endif
 #if AMX
         if (IN_TILES) multiply_block(f, NARROW, codes, x + g, groups, &found);
 #endif
         for (int i = 0; i < VECS; i++) { /* not unrolled: there is enough in it */
+#if SHORT_PRODUCTS
+            /* gcc would copy inputs to all lanes for all i at once, and keep that in memory. */
+            __asm__ volatile("" ::: "memory");
+            ivec products[2][8];
+#pragma GCC unroll 2
+            for (int half = 0; half < num_steps(f); half++)
+                multiply_rows(f, NARROW, ROWS, half, i, codes, x + g, groups, products[half]);
+#else
             Bytes quads[QUADS];
             if (!IN_TILES)
 #pragma GCC unroll 8
                 for (int q = 0; q < QUADS; q++) quads[q] = read_codes(f, LIFT, codes, q, i);
+#endif
             vec step[2], lowest[2];
             for (int half = 0; half < num_steps(f); half++) {
                 read_steps(f, steps, half, i, unit[i], lowest_unit[i], step + half, lowest + half);
@@ -203,10 +250,14 @@ INLINE void add_codes(const int f, const int NARROW, const int IN_TILES, const i
 #pragma GCC unroll 8
             for (int r = 0; r < ROWS; r++) {
                 const Inputs *row = x + r * groups + g;
+#if SHORT_PRODUCTS
+#define PRODUCTS(half) products[half][r]
+#else
 #define PRODUCTS(half)                                                                              \
     (IN_TILES ? whole_products(f, LIFT, NARROW, half, *(const ivec *)found.sums[half][0][r],        \
                                *(const ivec *)found.sums[half][1][r], row)                          \
               : code_products(f, LIFT, NARROW, half, quads, row))
+#endif
                 vec total = to_floats(PRODUCTS(0)) * step[0];
                 if (num_steps(f) == 2) {
                     const ivec second = PRODUCTS(1);
@@ -242,23 +293,31 @@ INLINE void add_floats(const int f, const int PANELS, const int ROWS, const uint
     }
 }
 
-/* The same in bfloat16, for rows x [pairs, ROWS]. */
+/* The same in bfloat16, for rows x [pairs, PAIR_PARTS, ROWS]. */
 INLINE void add_pairs(const int PANELS, const int ROWS, const uint8_t *panels, int64_t in,
                       const uint32_t *x, vec *sums) {
     const int64_t n = num_pairs(in);
-    for (int64_t k = 0; k < n; k++) {
+    for (int64_t k = 0; k < n; k++, x += PAIR_PARTS * ROWS) {
         Pairs w[8];
         if (PANELS == 1 && ROWS > 1) fetch((const uint32_t *)panels + k * PANEL + AHEAD / 4);
 #pragma GCC unroll 8
         for (int i = 0; i < PANELS * VECS; i++)
             w[i] = load_pairs((const uint32_t *)panels + (i / VECS * n + k) * PANEL + i % VECS * W);
+#pragma GCC unroll 2
+        for (int part = 0; part < PAIR_PARTS; part++)
 #pragma GCC unroll 24
-        for (int r = 0; r < ROWS; r++) {
-            const Pairs inputs = broadcast_pair(x[k * ROWS + r]);
+            for (int r = 0; r < ROWS; r++)
 #pragma GCC unroll 8
-            for (int i = 0; i < PANELS * VECS; i++)
-                sums[i * ROWS + r] = add_pair_products(sums[i * ROWS + r], w[i], inputs);
-        }
+                for (int i = 0; i < PANELS * VECS; i++) {
+                    vec *sum = sums + i * ROWS + r;
+#if PAIR_PARTS == 1
+                    *sum = add_pair_products(*sum, w[i], broadcast_pair(x[r]));
+#else
+                    /* A bfloat16 number is the upper half of a float32. */
+                    const ivec own = part ? w[i] >> 16 << 16 : w[i] << 16;
+                    *sum = fma_vec((vec)own, all_of(((const float *)x)[part * ROWS + r]), *sum);
+#endif
+                }
     }
 }
 
@@ -276,7 +335,7 @@ INLINE void write_sums(const Matrix *m, int64_t first, vec sums, float *y) {
 INLINE int tile_panels(const int kind, const int rows) {
     if (kind >= CODES) return 1;
     if (rows == 1) return 8 / VECS;
-    if (VECS > 1) return 1;
+    if (VECS > 1) return VECS == 2 && rows == 2 ? 2 : 1;
     return rows <= 6 ? 4 : rows <= 8 ? 3 : rows <= 12 ? 2 : 1;
 }
 

@@ -199,7 +199,11 @@ INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
 #endif
 
 /* 4 W bytes, four for each lane. `add_quads`: sum += Σ of a lane's four (0 … most) times the four inputs
- * at x (a byte each, −128 … 127). WHOLE_BYTES: it takes as long for bytes above 127. */
+ * at x (a byte each, −128 … 127). WHOLE_BYTES: it takes as long for bytes above 127.
+ *
+ * x86 without VNNI has SHORT_PRODUCTS instead: of a lane's two numbers of 16 bits, which its even bytes and
+ * its odd ones are, added up (`multiply_shorts`), and of its bytes with signed ones, in pairs of 16 bits
+ * (`multiply_bytes`). */
 #if W == 16
 typedef __m512i Bytes;
 INLINE Bytes load_bytes(const uint8_t *x) { return _mm512_loadu_si512(x); }
@@ -233,17 +237,13 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
 }
 #else
 #define WHOLE_BYTES 0
-INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
-    __m512i inputs = _mm512_set1_epi32(*x);
-    if (most < 128) { /* pairs of products fit into 16 bits */
-        __m512i pairs = _mm512_maddubs_epi16(codes, inputs);
-        return sum + (ivec)_mm512_madd_epi16(pairs, _mm512_set1_epi16(1));
-    }
-    __m512i even = _mm512_srai_epi16(_mm512_slli_epi16(inputs, 8), 8);
-    __m512i odd = _mm512_srai_epi16(inputs, 8);
-    sum += (ivec)_mm512_madd_epi16(_mm512_and_si512(codes, _mm512_set1_epi16(255)), even);
-    return sum + (ivec)_mm512_madd_epi16(_mm512_srli_epi16(codes, 8), odd);
-}
+#define SHORT_PRODUCTS 1
+INLINE Bytes all_of_bytes(const word *x) { return _mm512_set1_epi32(*x); }
+INLINE Bytes even_bytes(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
+INLINE Bytes odd_bytes(Bytes x) { return _mm512_srli_epi16(x, 8); }
+INLINE ivec multiply_shorts(Bytes x, Bytes y) { return (ivec)_mm512_madd_epi16(x, y); }
+INLINE Bytes multiply_bytes(Bytes codes, Bytes y) { return _mm512_maddubs_epi16(codes, y); }
+INLINE Bytes add_shorts(Bytes x, Bytes y) { return _mm512_add_epi16(x, y); }
 #endif
 #elif defined(__AVX2__)
 #define WHOLE_BYTES 0
@@ -271,17 +271,13 @@ INLINE Bytes look_up(Bytes x, const uint8_t *table) {
     __m128i numbers = _mm_loadu_si128((const void *)table);
     return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(numbers), x);
 }
-INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
-    __m256i inputs = _mm256_set1_epi32(*x);
-    if (most < 128) {
-        __m256i pairs = _mm256_maddubs_epi16(codes, inputs);
-        return sum + (ivec)_mm256_madd_epi16(pairs, _mm256_set1_epi16(1));
-    }
-    __m256i even = _mm256_srai_epi16(_mm256_slli_epi16(inputs, 8), 8);
-    __m256i odd = _mm256_srai_epi16(inputs, 8);
-    sum += (ivec)_mm256_madd_epi16(_mm256_and_si256(codes, _mm256_set1_epi16(255)), even);
-    return sum + (ivec)_mm256_madd_epi16(_mm256_srli_epi16(codes, 8), odd);
-}
+#define SHORT_PRODUCTS 1
+INLINE Bytes all_of_bytes(const word *x) { return _mm256_set1_epi32(*x); }
+INLINE Bytes even_bytes(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
+INLINE Bytes odd_bytes(Bytes x) { return _mm256_srli_epi16(x, 8); }
+INLINE ivec multiply_shorts(Bytes x, Bytes y) { return (ivec)_mm256_madd_epi16(x, y); }
+INLINE Bytes multiply_bytes(Bytes codes, Bytes y) { return _mm256_maddubs_epi16(codes, y); }
+INLINE Bytes add_shorts(Bytes x, Bytes y) { return _mm256_add_epi16(x, y); }
 #else
 typedef uint8_t Bytes __attribute__((vector_size(4 * W), aligned(1), may_alias));
 typedef int16_t shorts __attribute__((vector_size(4 * W), may_alias));
@@ -341,6 +337,16 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
     const ivec odd = (ivec)((bytes >> 8 & 255) * (inputs >> 8));
     return sum + (even << 16 >> 16) + (even >> 16) + (odd << 16 >> 16) + (odd >> 16);
 #endif
+}
+#endif
+
+#ifndef SHORT_PRODUCTS
+#define SHORT_PRODUCTS 0
+#else
+/* x, computed now: of sums gcc would keep all that is to be added in memory, and add it up at the end. */
+INLINE ivec now(ivec x) {
+    __asm__("" : "+v"(x));
+    return x;
 }
 #endif
 
