@@ -7,6 +7,7 @@ from tiny_models import save_tiny
 from hierspec.lm import dtypes
 from hierspec.lm.backend import backend_of
 from hierspec.lm.load import load
+from hierspec.lm.native import library
 from hierspec.lm.tabular import TabularModel
 from hierspec.lm.trunk.trunk import Trunk
 
@@ -58,6 +59,24 @@ def test_a_model_follows_unless_a_dtype_is_asked_for(processor, tmp_path, backen
     model = load(folder, backend=backend)
     assert model.weight_dtype == torch.bfloat16
     assert dtypes.weight_dtype_name(Trunk(model).view()) == "bfloat16"
+
+
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_in_the_kernels_it_stays_as_it_is_stored(processor, tmp_path, monkeypatch, dtype):
+    folder = save_tiny("llama", tmp_path, dtype=dtype)
+    processor("avx2")
+    if (kernels := library.load()) is None:
+        pytest.skip(library.why_none())
+    assert load(folder).weight_dtype == dtype
+    assert load(folder, backend="deterministic").weight_dtype == dtype
+    name = str(dtype).removeprefix("torch.")
+    assert dtypes.describe(dtype, kernels is not None).startswith(f"{name} in the compiled kernels")
+    monkeypatch.setenv("HIERSPEC_KERNELS", "0")
+    library.load.cache_clear()
+    try:
+        assert load(folder).weight_dtype == torch.float32
+    finally:
+        library.load.cache_clear()
 
 
 def test_a_table_has_no_weights():

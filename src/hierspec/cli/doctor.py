@@ -52,7 +52,8 @@ def examine() -> dict[str, dict[str, Any]]:
     else:
         devices["cuda"] = "none"
     bits_of_files = f"{dtypes.describe()}; with a C compiler in their own bits"
-    if library.load() is not None:
+    has_kernels = library.load() is not None
+    if has_kernels:
         found = compiler.find()
         tiles = ", several rows on AMX's tiles" if found and found.has_tiles else ""
         threads_of = "" if found and found.has_threads else ", on one thread: no OpenMP"
@@ -69,7 +70,7 @@ def examine() -> dict[str, dict[str, Any]]:
         },
         "fast_paths": dict.fromkeys(("Llama-shaped models on CPUs", "int8 copies"), kernels),
         "dtype_auto_on_cpu": {
-            f"{name} checkpoints run in": dtypes.describe(getattr(torch, name))
+            f"{name} checkpoints run in": dtypes.describe(getattr(torch, name), has_kernels)
             for name in ("bfloat16", "float16")
         }
         | {"Llama-shaped GGUF files run in": bits_of_files},

@@ -102,7 +102,7 @@ Dtype = Annotated[
     typer.Option(
         callback=_known_dtype,
         help="Data type of the weights: float32, bfloat16, …; default: the one they are stored "
-        "in, or float32 on a CPU that cannot compute in that.",
+        "in, or outside the compiled kernels float32 on a CPU that cannot compute in that.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU if there is one.")]

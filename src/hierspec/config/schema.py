@@ -66,8 +66,8 @@ class TargetConfig:
         model: a directory, a hub id, ``FILE.gguf``, ``zoo:NAME``, or a loaded model of
             transformers, which keeps its dtype and device; on a CPU its weights are copied into the
             compiled kernels.
-        dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, or float32 on a CPU
-            that cannot compute in it; in the compiled kernels the bits of a GGUF file.
+        dtype: ``float32``, ``bfloat16``, … or ``auto``: the checkpoint's own, of a GGUF file its
+            bits; outside the compiled kernels float32 on a CPU that cannot compute in it.
         backend: ``auto``, ``lean`` (fast forward, Llama-shaped models), ``hf``, or
             ``deterministic``, which the key ``deterministic`` of a hierarchy chooses.
         device: ``cpu``, ``cuda``, …; ``auto``: an accelerator if there is one.

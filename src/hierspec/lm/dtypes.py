@@ -1,10 +1,12 @@
-"""The data type that a model runs in by default: the checkpoint's, or float32 on a CPU without it.
+"""The data type of a model outside the kernels: the checkpoint's, or float32 on a CPU without it.
 
-A processor without arithmetic in a half-precision type converts every weight whenever it is read.
-For one row the wait for memory hides that; for a check of many rows it does not: 16 rows of a model
-of 135 M parameters take 12 times as long as one row in emulated bfloat16, and 2.3 times as long in
-float32 (Zen 3). Every bfloat16 and float16 number is a float32 number, so widening changes no
-weight; it takes twice the memory.
+torch converts every weight whenever it is read where the processor has no arithmetic in a
+half-precision type. For one row the wait for memory hides that; for a check of many rows it does
+not: 16 rows of a model of 135 M parameters take 12 times as long as one row in torch's emulated
+bfloat16, and 2.3 times as long in float32 (Zen 3). Every bfloat16 and float16 number is a float32
+number, so widening changes no weight; it takes twice the memory. The compiled kernels convert fast
+enough: there the checkpoint's own type is faster for any number of rows
+(``benchmarks/results/dtype-auto.json``).
 """
 
 from __future__ import annotations
@@ -33,7 +35,7 @@ def is_native(dtype: torch.dtype) -> bool:
 
 
 def default_dtype(stored: torch.dtype | None, device: torch.device) -> torch.dtype:
-    """Return the data type of weights where the user gives none.
+    """Return the data type of weights where the user gives none and the kernels do not run them.
 
     Args:
         stored: the data type of the checkpoint's weights; ``None``: unknown.
@@ -54,12 +56,17 @@ def weight_dtype_name(model: CacheUser) -> str:
     return "" if backend is None else str(backend.weight_dtype).removeprefix("torch.")
 
 
-def describe(dtype: torch.dtype = torch.bfloat16) -> str:
-    """Describe in one line what ``auto`` chooses for a checkpoint in ``dtype`` on this CPU."""
+def describe(dtype: torch.dtype = torch.bfloat16, in_kernels: bool = False) -> str:
+    """Describe in one line what ``auto`` chooses for a checkpoint in ``dtype`` on this CPU.
+
+    Args:
+        in_kernels: whether there are compiled kernels.
+    """
     name = str(dtype).removeprefix("torch.")
     if is_native(dtype):
         return f"{name}: this processor computes in it"
-    return f"float32: this processor has no {name} arithmetic"
+    text = f"float32: this processor has no {name} arithmetic"
+    return f"{name} in the compiled kernels, else {text}" if in_kernels else text
 
 
 def _features() -> frozenset[str]:

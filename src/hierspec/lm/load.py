@@ -47,9 +47,9 @@ def load(
 
     Args:
         ref_or_source: a directory saved by ``save_pretrained``, a hub id, or a weight source.
-        dtype: of the weights; ``None``: the checkpoint's own, or float32 on a CPU that cannot
-            compute in it (:mod:`hierspec.lm.dtypes`). In the kernels a GGUF file's matrices then
-            stay in the file's bits; elsewhere they are dequantized to bfloat16.
+        dtype: of the weights; ``None``: the checkpoint's own, or outside the kernels float32 on a
+            CPU that cannot compute in it (:mod:`hierspec.lm.dtypes`). In the kernels a GGUF file's
+            matrices then stay in the file's bits; elsewhere they are dequantized to bfloat16.
         backend: ``auto``: Llama-shaped models on a CPU in the compiled kernels, elsewhere in
             torch's operations, and all others by transformers' own layers. ``lean`` (torch's
             operations) and ``hf`` (transformers') choose; ``deterministic`` insists on the kernels,
@@ -158,7 +158,11 @@ def _from_source(
             )
         return _from_pretrained(source, dtype, device)
     own_bits = dtype is None and isinstance(source, StoredSource)
-    dtype = dtype or default_dtype(stored_dtype(source), device)
+    if dtype is None:
+        stored = stored_dtype(source)
+        # The kernels widen numbers as they read them.
+        runs = _runs_in_kernels(source.config, stored, device, backend)
+        dtype = stored if runs else default_dtype(stored, device)
     _validate_dtype(source.name, dtype)
     build = _llama_backend(source, dtype, device, backend, own_bits)
     if build is not None:
@@ -191,6 +195,13 @@ def _validate_dtype(name: str, dtype: torch.dtype) -> None:
             "give another (--dtype float32, bfloat16, float16 or float64), or add the "
             "quantization_config that its weights were made with to its config.json"
         )
+
+
+def _runs_in_kernels(config: Any, dtype: torch.dtype, device: torch.device, backend: str) -> bool:
+    from hierspec.lm.native.backend import why_no_kernels
+
+    chosen = backend in ("auto", "deterministic")
+    return chosen and why_no_kernels(config, dtype, device) is None
 
 
 def _missing(name: str, error: KeyError) -> HierspecError:
