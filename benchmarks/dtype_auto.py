@@ -1,4 +1,4 @@
-"""What a check of some rows costs in bfloat16 and in float32: what dtype auto saves here.
+"""What a check of some rows costs in bfloat16 and in float32, in what runs the model here.
 
 Both data types in memory at once, in turns, one order after the other; the text behind the rows is
 wound back after every call.
@@ -16,7 +16,6 @@ import common
 import torch
 
 from hierspec.core.context import Context
-from hierspec.lm import dtypes
 from hierspec.lm.base import Query
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
@@ -62,7 +61,7 @@ def main() -> None:
     parser.add_argument("--context", type=int, default=256)
     parser.add_argument("--repeats", type=int, default=30)
     parser.add_argument("--threads", type=int, default=2)
-    parser.add_argument("--name", default="dtype_auto")
+    parser.add_argument("--name", default="dtype-auto")
     args = parser.parse_args()
     torch.set_num_threads(args.threads)
     print("expected: about two minutes, half of it loading", flush=True)
@@ -74,13 +73,11 @@ def main() -> None:
             f"{n} rows {t['median']:.1f} ms ({t['median'] / base:.1f}×)" for n, t in by_rows.items()
         ]
         print(f"{name}: {', '.join(parts)}")
-    chosen = dtypes.default_dtype(torch.bfloat16, torch.device("cpu"))
     common.write(
         args.name,
         {
             "environment": common.environment(),
             "settings": vars(args),
-            "auto": str(chosen).removeprefix("torch."),
             "milliseconds": milliseconds,
         },
     )

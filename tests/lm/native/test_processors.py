@@ -48,21 +48,39 @@ def test_products_and_layers(tmp_path, name):
             case.check_drafts(kernels)
 
 
-@pytest.mark.parametrize(("form", "product"), [("BF16", "tdpbf16ps"), ("Q4_K", "tdpbsud")])
-def test_tiles_compile(tmp_path, form, product):
-    """No processor of ours has AMX: its instructions are compiled, not run."""
+def disassembled(folder, form, *options):
+    """Return the words of a format's products as gcc compiles them with some options."""
     if not shutil.which("gcc") or not shutil.which("objdump"):
         pytest.skip("gcc or objdump is not installed")
     for name, content in compiler.sources().items():
-        (tmp_path / name).write_bytes(content)
-    common = ["gcc", "-c", "-O1", "-std=gnu11", "-march=x86-64-v4", "-mavx512vnni"]
-    probe = [*common, "-x", "c", "-", "-o", str(tmp_path / "probe.o")]
-    if subprocess.run(probe, input=b'void f(void) { __asm__("tilerelease"); }').returncode:
+        (folder / name).write_bytes(content)
+    path = folder / "products.o"
+    command = ["gcc", "-c", "-O1", "-std=gnu11", "-Wno-psabi", *options, f"-DFORMAT={form}"]
+    subprocess.run([*command, str(folder / "products.c"), "-o", str(path)], check=True)
+    found = subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True)
+    return set(found.stdout.split())
+
+
+@pytest.mark.parametrize(("form", "product"), [("BF16", "tdpbf16ps"), ("Q4_K", "tdpbsud")])
+def test_tiles_compile(tmp_path, form, product):
+    """No processor of ours has AMX: its instructions are compiled, not run."""
+    probe = ["gcc", "-c", "-x", "c", "-", "-o", str(tmp_path / "probe.o")]
+    text = b'void f(void) { __asm__("tilerelease"); }'
+    if shutil.which("gcc") and subprocess.run(probe, input=text).returncode:
         pytest.skip("gcc's assembler knows no AMX")
-    path = tmp_path / "products.o"
-    options = ["-DAMX", f"-DFORMAT={form}", "-Wno-psabi", str(tmp_path / "products.c")]
-    subprocess.run([*common, *options, "-o", str(path)], check=True)
-    lines = subprocess.run(["objdump", "-d", str(path)], capture_output=True, text=True).stdout
-    names = {word for word in lines.split() if word.startswith(("td", "tile", "ldtile"))}
+    words = disassembled(tmp_path, form, "-march=x86-64-v4", "-mavx512vnni", "-DAMX")
+    names = {word for word in words if word.startswith(("td", "tile", "ldtile"))}
     loads = {"ldtilecfg", "tilezero", "tileloadd", "tilestored", "tilerelease"}
     assert names == {product, *loads}
+
+
+def test_vnni_without_avx512_compiles(tmp_path):
+    """Nor has any of ours that."""
+    if shutil.which("gcc"):
+        probe = subprocess.run(
+            ["gcc", "-mavxvnni", "-E", "-x", "c", "/dev/null"], capture_output=True
+        )
+        if probe.returncode:
+            pytest.skip("gcc knows no AVX-VNNI")
+    assert "vpdpwssd" in disassembled(tmp_path, "Q4_K", "-march=x86-64-v3", "-mavxvnni")
+    assert "vpdpwssd" not in disassembled(tmp_path, "Q4_K", "-march=x86-64-v3")

@@ -131,14 +131,14 @@ INLINE void multiply_rows(const int f, const int NARROW, const int ROWS, const i
             const Inputs *row = x + r * groups;
             const word *whole = (const word *)row->whole + 2 * q;
             if (!fit) {
-                sums[r] = now(sums[r] + multiply_shorts(even, all_of_bytes(whole)));
-                sums[r] = now(sums[r] + multiply_shorts(odd, all_of_bytes(whole + 1)));
+                sums[r] = add_short_products(sums[r], even, all_of_bytes(whole));
+                sums[r] = add_short_products(sums[r], odd, all_of_bytes(whole + 1));
                 continue;
             }
             const word ones = 1 << 16 | 1;
             const Bytes found = multiply_bytes(quad, all_of_bytes((const word *)row->lower + q));
             bytes[r] = (q - first) % fit ? (Bytes)now((ivec)add_shorts(bytes[r], found)) : found;
-            if (is_last) sums[r] = now(sums[r] + multiply_shorts(bytes[r], all_of_bytes(&ones)));
+            if (is_last) sums[r] = add_short_products(sums[r], bytes[r], all_of_bytes(&ones));
         }
     }
 #pragma GCC unroll 8

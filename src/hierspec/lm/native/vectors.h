@@ -76,6 +76,13 @@ INLINE ivec all_of_word(const word *x) {
 INLINE vec choose(ivec which, vec yes, vec no) {
     return (vec)(((ivec)yes & which) | ((ivec)no & ~which));
 }
+/* x, computed now: of sums gcc would keep all that is to be added in memory, and add it up at the end. */
+INLINE ivec now(ivec x) {
+#if defined(__x86_64__)
+    __asm__("" : "+v"(x));
+#endif
+    return x;
+}
 INLINE vec to_floats(ivec x) { return __builtin_convertvector(x, vec); }
 
 INLINE float sum_lanes(vec x) {
@@ -201,9 +208,9 @@ INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
 /* 4 W bytes, four for each lane. `add_quads`: sum += Σ of a lane's four (0 … most) times the four inputs
  * at x (a byte each, −128 … 127). WHOLE_BYTES: it takes as long for bytes above 127.
  *
- * x86 without VNNI has SHORT_PRODUCTS instead: of a lane's two numbers of 16 bits, which its even bytes and
- * its odd ones are, added up (`multiply_shorts`), and of its bytes with signed ones, in pairs of 16 bits
- * (`multiply_bytes`). */
+ * x86 without AVX-512's VNNI has SHORT_PRODUCTS instead: sum += Σ of a lane's two numbers of 16 bits, which
+ * its even bytes and its odd ones are, times those of y (`add_short_products`); and products of its bytes
+ * and signed ones, in pairs of 16 bits (`multiply_bytes`). */
 #if W == 16
 typedef __m512i Bytes;
 INLINE Bytes load_bytes(const uint8_t *x) { return _mm512_loadu_si512(x); }
@@ -241,7 +248,9 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
 INLINE Bytes all_of_bytes(const word *x) { return _mm512_set1_epi32(*x); }
 INLINE Bytes even_bytes(Bytes x) { return _mm512_and_si512(x, _mm512_set1_epi16(255)); }
 INLINE Bytes odd_bytes(Bytes x) { return _mm512_srli_epi16(x, 8); }
-INLINE ivec multiply_shorts(Bytes x, Bytes y) { return (ivec)_mm512_madd_epi16(x, y); }
+INLINE ivec add_short_products(ivec sum, Bytes x, Bytes y) {
+    return now(sum + (ivec)_mm512_madd_epi16(x, y));
+}
 INLINE Bytes multiply_bytes(Bytes codes, Bytes y) { return _mm512_maddubs_epi16(codes, y); }
 INLINE Bytes add_shorts(Bytes x, Bytes y) { return _mm512_add_epi16(x, y); }
 #endif
@@ -275,7 +284,13 @@ INLINE Bytes look_up(Bytes x, const uint8_t *table) {
 INLINE Bytes all_of_bytes(const word *x) { return _mm256_set1_epi32(*x); }
 INLINE Bytes even_bytes(Bytes x) { return _mm256_and_si256(x, _mm256_set1_epi16(255)); }
 INLINE Bytes odd_bytes(Bytes x) { return _mm256_srli_epi16(x, 8); }
-INLINE ivec multiply_shorts(Bytes x, Bytes y) { return (ivec)_mm256_madd_epi16(x, y); }
+INLINE ivec add_short_products(ivec sum, Bytes x, Bytes y) {
+#if defined(__AVXVNNI__)
+    return (ivec)_mm256_dpwssd_avx_epi32((__m256i)sum, x, y);
+#else
+    return now(sum + (ivec)_mm256_madd_epi16(x, y));
+#endif
+}
 INLINE Bytes multiply_bytes(Bytes codes, Bytes y) { return _mm256_maddubs_epi16(codes, y); }
 INLINE Bytes add_shorts(Bytes x, Bytes y) { return _mm256_add_epi16(x, y); }
 #else
@@ -342,12 +357,6 @@ INLINE ivec add_quads(const int most, ivec sum, Bytes codes, const word *x) {
 
 #ifndef SHORT_PRODUCTS
 #define SHORT_PRODUCTS 0
-#else
-/* x, computed now: of sums gcc would keep all that is to be added in memory, and add it up at the end. */
-INLINE ivec now(ivec x) {
-    __asm__("" : "+v"(x));
-    return x;
-}
 #endif
 
 static float dot(const float *a, const float *b, int64_t n) {

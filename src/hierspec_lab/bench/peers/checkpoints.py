@@ -1,6 +1,8 @@
 """A bench's models as other engines take them: as transformers models, and as directories.
 
-Weights, dtype and device are those of our own plain decoding; each model exists once per process.
+Weights and device are those of our own plain decoding, and so is the dtype, except that
+transformers is faster in float32 on a CPU without arithmetic in it. Each model exists once per
+process.
 """
 
 from __future__ import annotations
@@ -12,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from hierspec.errors import first_line
 from hierspec.lm.backend import backend_of
+from hierspec.lm.dtypes import default_dtype
 from hierspec.lm.load import quiet_transformers
 from hierspec_lab.bench.methods.base import Unavailable
 
@@ -30,6 +33,7 @@ class ExportedModels:
 
     Attributes:
         dtype: torch dtype of the target's weights in our own decoding; drafts get it too.
+        torch_dtype: the one in which torch is fastest with these weights, unless the user chose.
         device: torch device of our own decoding.
     """
 
@@ -39,6 +43,8 @@ class ExportedModels:
         self.dtype, self.device = backend.weight_dtype, backend.device
         self.target = models.target.model
         self._requested_dtype = models.target.dtype
+        chosen = self._requested_dtype != "auto"
+        self.torch_dtype = self.dtype if chosen else default_dtype(self.dtype, self.device)
         self._hf: dict[str, Any] = {}
         self._folder: tempfile.TemporaryDirectory[str] | None = None
         self._directories: dict[str, Path] = {}
@@ -66,7 +72,7 @@ class ExportedModels:
         if name not in self._hf:
             try:
                 with quiet_transformers():
-                    self._hf[name] = _load(name, self.dtype, self.device)
+                    self._hf[name] = _load(name, self.torch_dtype, self.device)
             except (OSError, ValueError, RuntimeError) as error:
                 problem = first_line(error)
                 raise Unavailable(f"{name} cannot be loaded by transformers: {problem}") from error
