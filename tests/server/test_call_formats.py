@@ -73,6 +73,15 @@ def test_every_format_wherever_it_is_cut(form):
     assert whole < 2
 
 
+@pytest.mark.parametrize("form", FORMATS, ids=lambda form: f"{form.begin} {len(form.marks)}")
+@pytest.mark.parametrize("name", ["Bash", "getBalance", "f.-_1"])
+def test_names_of_any_letters(form, name):
+    text = write_calls(form, [(name, "{}")])
+    stream = CallStream(form, ["f", name, "Ba"])
+    shown, (call,) = stream.feed(text, "stop")
+    assert (shown, call.function.name, stream.finish_reason) == ("", name, "tool_calls")
+
+
 def test_an_answer_cut_after_its_calls():
     assert read(CALL, "length") == ("", ONE, "tool_calls")  # nothing is missing
     assert read(CALL + "\nDo", "length") == ("Do", ONE, "length")

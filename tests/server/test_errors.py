@@ -208,7 +208,7 @@ def test_a_request_may_set_its_own_deadline(ask):
 
 
 def test_requests_that_are_being_prepared_wait_too(family):
-    app, gate = app_of(family, max_queue=2), threading.Event()
+    app, gate = app_of(family, max_num_seqs=1, max_queue=1), threading.Event()
     service = app.state.service
 
     async def work(client):

@@ -171,11 +171,13 @@ def test_a_layout(family, name):
 def test_offsets_are_those_of_the_text(family, name):
     """Of prompts with tokens that the text does not show, and characters of several tokens."""
     scene = Scene(family, name)
-    ids = scene.tokenizer("é two")["input_ids"]
+    special = scene.tokenizer.eos_token
+    sent = f"é {special} two"
+    ids = scene.tokenizer(sent)["input_ids"]
     assert ids[0] == scene.tokenizer.bos_token_id
 
     async def work(client):
-        for prompt in ("é two", ids):
+        for prompt in (sent, ids):
             for model in scene.models:
                 model.script = script_ids(name, "One é€ <b>words</b> 😀.")
                 model.prompt_length = len(ids)
@@ -190,6 +192,7 @@ def test_offsets_are_those_of_the_text(family, name):
             shown = [text[start:end] for start, end in zip(offsets, ends, strict=True)]
             assert "".join(shown) == text
             tokens = whole["logprobs"]["tokens"]
+            assert special in shown
             assert len([one for one in shown if one]) > 8
             for one, token in zip(shown, tokens, strict=True):
                 assert one in ("", token, f" {token}") or "\ufffd" in token or not token

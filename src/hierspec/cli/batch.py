@@ -35,7 +35,7 @@ def batch(
         ),
     ],
     model: options.ServedModel = None,
-    hierarchy: options.HierarchyOption = None,
+    hierarchy: options.ServedHierarchy = None,
     draft: options.DraftsOption = None,
     dtype: options.Dtype = None,
     device: options.Device = None,

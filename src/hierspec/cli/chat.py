@@ -125,8 +125,8 @@ def _config(
         return defaults.default_hierarchy(chat_target, drafts)
     if hierarchy == AUTO:
         raise HierspecError(
-            "chat does not measure: find the fastest hierarchy with hierspec generate --hierarchy "
-            "auto --chat and name it here, or leave --hierarchy out"
+            "chat does not measure: make a plan with hierspec profile --chat and hierspec plan -o "
+            "FILE and name that file here, or leave --hierarchy out"
         )
     if target is None and not is_file_or_json(hierarchy):
         target = defaults.SMOLLM2_NAME

@@ -10,6 +10,7 @@ from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.utils import threads
+from hierspec.utils.machine import processor_features
 
 from .options import AsJson
 
@@ -57,7 +58,7 @@ def examine() -> dict[str, dict[str, Any]]:
         found = compiler.find()
         tiles = ", several rows on AMX's tiles" if found and found.has_tiles else ""
         threads_of = "" if found and found.has_threads else ", on one thread: no OpenMP"
-        kernels = f"compiled kernels{tiles}{threads_of}"
+        kernels = f"compiled kernels{_instructions()}{tiles}{threads_of}"
         bits_of_files = "their own bits, in the compiled kernels"
     else:
         kernels = f"torch's operations, which are slower: {library.why_none()}"
@@ -81,6 +82,16 @@ def examine() -> dict[str, dict[str, Any]]:
         },
         "zoo": {"data": data} | models,
     }
+
+
+def _instructions() -> str:
+    """Return what the kernels are compiled for, as far as the system tells it."""
+    features = processor_features()
+    for feature, name in (("avx512bw", "AVX-512"), ("avx2", "AVX2"), ("asimd", "NEON")):
+        if feature in features:
+            vnni = ", VNNI" if features & {"avx512_vnni", "avx_vnni"} else ""
+            return f" ({name}{vnni})"
+    return ""
 
 
 def _version(name: str) -> str:

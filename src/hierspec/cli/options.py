@@ -82,6 +82,7 @@ def json_option(help_text: str = "Print one JSON object instead of text.") -> An
 
 Target = Annotated[str, target_option("")]
 HierarchyOption = Annotated[str | None, hierarchy_option()]
+ServedHierarchy = Annotated[str | None, hierarchy_option("auto measures once, then plans. ")]
 DraftsOption = Annotated[
     list[str] | None,
     draft_option(f"Without --hierarchy also a method that needs no further model: {METHODS}."),
@@ -101,8 +102,9 @@ Dtype = Annotated[
     str | None,
     typer.Option(
         callback=_known_dtype,
-        help="Data type of the weights: float32, bfloat16, …; default: the one they are stored "
-        "in, or outside the compiled kernels float32 on a CPU that cannot compute in that.",
+        help="Data type of the weights: float32, bfloat16, …; default: as they are stored. What "
+        "does not run in the compiled kernels gets float32 on a CPU without arithmetic in that "
+        "type; hierspec doctor says which.",
     ),
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU if there is one.")]

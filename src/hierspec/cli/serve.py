@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 def serve(
     ctx: typer.Context,
     model: options.ServedModel = None,
-    hierarchy: options.HierarchyOption = None,
+    hierarchy: options.ServedHierarchy = None,
     draft: options.DraftsOption = None,
     tokenizer: options.TokenizerOption = None,
     dtype: options.Dtype = None,

@@ -65,8 +65,10 @@ def describe(dtype: torch.dtype = torch.bfloat16, in_kernels: bool = False) -> s
     name = str(dtype).removeprefix("torch.")
     if is_native(dtype):
         return f"{name}: this processor computes in it"
-    text = f"float32: this processor has no {name} arithmetic"
-    return f"{name} in the compiled kernels, else {text}" if in_kernels else text
+    reason = f"this processor has no {name} arithmetic"
+    if in_kernels:
+        return f"{name} in the compiled kernels; other architectures in float32, since {reason}"
+    return f"float32: {reason}"
 
 
 def _features() -> frozenset[str]:

@@ -72,8 +72,8 @@ def load(
         return _from_hub(ref, dtype, device, backend)
     if is_adapter(path):
         with quiet_transformers():
-            adapted = load_adapted(path, dtype or "auto")
-        return wrap(plain_model(adapted.to(device)), path.name, backend)
+            adapted = plain_model(load_adapted(path, dtype or "auto"))
+        return wrap(_placed(adapted, dtype, device), path.name, backend)
     return _from_source(from_directory(path), dtype, device, backend)
 
 
@@ -271,10 +271,17 @@ def _from_pretrained(
         raise HierspecError(
             f"{source.path} cannot be loaded by transformers: {first_line(error)}"
         ) from error
-    # Quantized weights stay where they were loaded, and as they were; most refuse to be moved.
-    if getattr(model, "quantization_method", None) is None:
-        model = model.to(device, dtype or default_dtype(model.dtype, device))
-    return _hf_backend(model, source.name)
+    return _hf_backend(_placed(model, dtype, device), source.name)
+
+
+def _placed(model: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
+    """Return a model of transformers on its device, in the dtype that it runs in there.
+
+    Quantized weights stay where they were loaded, and as they were; most refuse to be moved.
+    """
+    if getattr(model, "quantization_method", None) is not None:
+        return model
+    return model.to(device, dtype or default_dtype(model.dtype, device))
 
 
 def _validated_device(device: torch.device | str) -> torch.device:

@@ -17,7 +17,7 @@ from hierspec.config.checkpoints import Loaded, load_tokenizer, load_tokenizer_o
 from hierspec.config.in_memory import ModelInMemory, fingerprint_of, put_back
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.lm.native import library
+from hierspec.lm.native import compiler, library
 from hierspec.planner.estimates import Chain
 from hierspec.planner.latency import latency
 from hierspec.planner.online.candidates import extend_chain
@@ -279,8 +279,9 @@ def cache_path(target: TargetConfig, candidates: Sequence[Candidate], chat: bool
         [fingerprint_of(name) for name in _file_names(target, candidates)],
         dataclasses.asdict(QUICK),
         machine.hardware(machine.device(target.device)),
-        library.is_expected(),
-        *(["chat"] if chat else []),
+        compiler.version() if library.is_expected() else "",
+        "chat" if chat else "",
+        *(() if chat else builtin(target.model)),
     ]
     return cache_folder("profiles") / f"{json_digest(key)}.json"
 

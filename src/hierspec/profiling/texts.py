@@ -74,6 +74,7 @@ def chats(tokenizer: Any) -> list[list[int]]:
 
 
 def builtin(model: str) -> tuple[str, ...]:
-    """Return texts for a target: those of its entry in the zoo, else Python and prose."""
+    """Return texts for a target: those of its entry in the zoo, else Python and prose in turns."""
     entry = registry.installed(model)
-    return (entry and entry.texts) or CODE[:8] + PROSE
+    mixed = (text for both in zip(PROSE, CODE, strict=False) for text in both)
+    return (entry and entry.texts) or tuple(mixed)

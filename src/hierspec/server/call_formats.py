@@ -150,12 +150,13 @@ def find_opening(
     return _partial_start(text, begin), None
 
 
-@functools.cache
+@functools.lru_cache(maxsize=64)  # names come from requests
 def _bare_call(names: tuple[str, ...]) -> re.Pattern[str]:
     """Match the beginning of a text that is a call without a mark; group 1 begins where it does."""
+    blank = _MAY_BLANK.pattern
     any_name = f'"(?:{"|".join(map(re.escape, names))})"'
-    parts = [r"(?:\[B)?\{", '"name"', ":", any_name, ",", '(?="|$)']
-    return re.compile(r"[\s;]*(" + "B".join(parts).replace("B", _MAY_BLANK.pattern) + ")")
+    parts = [rf"(?:\[{blank})?\{{", '"name"', ":", any_name, ",", '(?="|$)']
+    return re.compile(rf"[\s;]*({blank.join(parts)})")
 
 
 def _goes_on(text: str, position: int, parts: Sequence[str], last: tuple[str, ...]) -> bool:
@@ -172,7 +173,7 @@ def _goes_on(text: str, position: int, parts: Sequence[str], last: tuple[str, ..
             position += len(part)
         else:
             return part.startswith(text[position:])
-    rest = text[position : position + max(map(len, last))]
+    rest = text[position : position + max(map(len, last), default=0)]
     return any(rest.startswith(one) or one.startswith(rest) for one in last)
 
 
@@ -287,7 +288,7 @@ class CallStream:
         """Read the calls that pending text begins with → calls, where they end."""
         text, form = self._pending, self._form
         end = form.end or form.after_arguments
-        start = max(self._searched - len(end) + 1, 0)
+        start = max(self._searched - max(len(end), 1) + 1, 0)
         self._searched = len(text)
         if not last and not any(mark in text[start:] for mark in ([end] if end else "}]")):
             return None

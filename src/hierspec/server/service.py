@@ -107,12 +107,13 @@ class Service:
         """Run slow work (a long prompt's tokens, a large grammar) off the event loop.
 
         Raises:
-            QueueFullError: as many requests as may wait are being prepared.
+            QueueFullError: as many requests are being prepared as may run and wait.
         """
-        if self._num_preparing >= self.settings.max_queue:
+        most = self.settings.max_num_seqs + self.settings.max_queue
+        if self._num_preparing >= most:
             raise QueueFullError(
-                f"{self._num_preparing} requests are being prepared, and "
-                f"{self.settings.max_queue} are allowed: try again later",
+                f"{self._num_preparing} requests are being prepared, and {most} are allowed: "
+                "try again later",
                 retry_after=1,
             )
         self._num_preparing += 1

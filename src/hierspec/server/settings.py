@@ -81,7 +81,7 @@ class ServeSettings:
         max_prompt_tokens: limit of a prompt; default: as many as the context holds.
         max_tokens_default: limit of a chat or a Response whose request sets none.
         max_num_seqs: sequences in rounds at once.
-        max_queue: requests that may wait, or be prepared; more are answered with 429.
+        max_queue: requests that may wait; more are answered with 429.
         max_cache_tokens: tokens in all caches; default: by the free memory.
         max_choices: ``n`` times the number of prompts of one request.
         prefill_chunk: prompt tokens read between two rounds.

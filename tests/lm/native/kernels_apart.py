@@ -71,6 +71,7 @@ _AARCH64 = {
 SANITIZERS = {
     "address": Build(("-march=native", *_ADDRESS)),
     "thread": Build(("-march=native", "-g", "-fsanitize=thread")),
+    "address, AVX2": Build(("-march=x86-64-v3", *_ADDRESS), _AVX2),
     "address, AMX": Build(("-march=x86-64-v4", "-mavx512vnni", *EMULATED_AMX, *_ADDRESS), _VNNI),
     # valgrind knows no AVX-512
     "memcheck": Build(

@@ -19,14 +19,15 @@ from hierspec.lm.native import compiler
 FORMATS = {
     "x86-64": ("Q5_0",),
     "AVX": ("F16",),
-    "AVX2": ("BF16", "Q8_0", "Q5_1", "Q6_K"),
+    "AVX2": ("BF16", "Q8_0", "Q4_0", "Q5_1", "Q6_K"),
     "AVX-512 without BW": ("F32",),
-    "AVX-512": ("Q5_1",),
+    "AVX-512": ("BF16", "Q8_0", "Q5_1", "Q6_K"),
     "AMX": ("BF16", "Q8_0", "Q5_1", "Q6_K"),
     "armv8": ("Q5_0",),
     "dot products": ("Q8_0",),
     "i8mm": ("BF16", "IQ4_NL"),
     "address": ("BF16",),
+    "address, AVX2": ("BF16", "Q8_0"),
     "address, AMX": ("BF16",),
     "thread": ("F32",),
 }
@@ -41,7 +42,8 @@ def test_products_and_layers(tmp_path, name):
     with Apart(build(how, tmp_path, formats, jobs=2, most_rows=2), formats) as kernels:
         for form in formats:
             for num_out, width in shapes_of(form)[:2]:
-                check_products(kernels, form, num_out, width)
+                for narrow in (False, True)[: 1 if form in ("F16", "F32", "BF16") else 2]:
+                    check_products(kernels, form, num_out, width, narrow=narrow)
         for seed in range(6):
             case = Case(seed, formats)
             case.check(kernels, alone=seed < 3)

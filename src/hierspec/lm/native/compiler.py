@@ -50,7 +50,7 @@ _EMPTY = b"#ifdef _OPENMP\n#include <omp.h>\n#endif\n"
 _MOST = 64 << 20  # bytes of all kernels in the cache
 _TIMEOUT = 120  # seconds, for the compiler
 _DIGEST = hashlib.sha256().digest_size  # bytes, at the end of a kept library
-_AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8"}, ["-DAMX"]
+_AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8", "avx512_vnni"}, ["-DAMX"]
 WRONG, _CRASHES = 3, (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS)  # how trying them may end
 _HEADERS = ("vectors.h", "amx.h", "matrix.h", "attention.h")
 
@@ -304,6 +304,12 @@ def sources() -> dict[str, bytes]:
     folder = files("hierspec.lm.native")
     names = (*LAYERS, "products.c", *_HEADERS)
     return {name: folder.joinpath(name).read_bytes() for name in names}
+
+
+@cache
+def version() -> str:
+    """Return what tells these kernels from others, as of another release."""
+    return hashlib.sha256(b"|".join(sources().values())).hexdigest()[:16]
 
 
 def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes:

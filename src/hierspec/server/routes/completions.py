@@ -12,7 +12,12 @@ from hierspec.engine.detokenize import detokenizer, special_ids, token_bytes
 from hierspec.engine.request import Progress, Request, TokenScore
 from hierspec.engine.results import TokenEvent
 from hierspec.server.errors import ApiError
-from hierspec.server.prepare import engine_requests, requested_hierarchy, tokenize_prompt
+from hierspec.server.prepare import (
+    engine_requests,
+    requested_hierarchy,
+    tokenize,
+    tokenize_prompt,
+)
 from hierspec.server.replies import MIN_LOGPROB, ChoicesReply, reply, token_ids_field
 from hierspec.server.service import Service
 from hierspec.server.tools import OfferedTools
@@ -33,13 +38,32 @@ async def completions(request: fastapi.Request, body: CompletionRequest) -> Any:
     return await reply(_CompletionReply, request, body)
 
 
-def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
+def _sent(body: CompletionRequest) -> list[str | list[int]]:
+    """Return the prompts as the client sent them: texts or token ids."""
     prompt: Any = body.prompt
-    if isinstance(prompt, str):
-        return [tokenize_prompt(service, prompt)]
-    if isinstance(prompt[0], int):
-        return [prompt]
-    return [tokenize_prompt(service, part) if isinstance(part, str) else part for part in prompt]
+    return [prompt] if isinstance(prompt, str) or isinstance(prompt[0], int) else prompt
+
+
+def _prompts(service: Service, body: CompletionRequest) -> list[list[int]]:
+    sent = _sent(body)
+    return [tokenize_prompt(service, part) if isinstance(part, str) else part for part in sent]
+
+
+def _offsets(service: Service, sent: str | list[int], ids: list[int]) -> list[int]:
+    """Return where in a prompt's text each of its tokens begins.
+
+    Of a text that was sent, the tokens that the tokenizer puts around it are no part.
+    """
+    tokenizer = service.tokenizer
+    if tokenizer is None:
+        return [0] * len(ids)
+    own = ids if isinstance(sent, list) else tokenize(service, sent, add_special_tokens=False)
+    starts = range(len(ids) - len(own) + 1)
+    first = next((i for i in starts if ids[i : i + len(own)] == own), 0)
+    texts = detokenizer(tokenizer, shown_ids=special_ids(tokenizer))
+    lengths = [0] * first + [len(texts.add(token)) for token in ids[first : first + len(own)]]
+    ends = [*accumulate(lengths)]
+    return [0, *ends, *ends[-1:] * len(ids)][: len(ids)]
 
 
 class _CompletionReply(ChoicesReply[CompletionRequest]):
@@ -73,6 +97,10 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
         super().__init__(service, body, requests, "cmpl")
         self.num_prompts = len(self.prompts)
         self.only_prompts = body.max_tokens == 0  # the engine writes a token all the same: dropped
+        self._prompt_offsets: list[list[int]] = []
+        if body.echo and body.logprobs is not None:
+            pairs = zip(_sent(body), self.prompts, strict=True)
+            self._prompt_offsets = [_offsets(service, *pair) for pair in pairs]
         self._offsets: dict[int, int] = {}  # characters of a choice's text so far
 
     def choice(self, index: int, ended: Request, events: list[TokenEvent]) -> dict[str, Any]:
@@ -101,7 +129,8 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
             text = prompt + text
             tokens += self._prompt(index)
             scores += [None, *(prompt_scores or ())]
-            offsets += self._prompt_offsets(index)
+            if self._prompt_offsets:
+                offsets += self._prompt_offsets[index // (self.body.n or 1)]
             self._offsets[index] = len(prompt)
         offset = self._offsets.setdefault(index, 0)
         logprobs = None
@@ -126,26 +155,10 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
     def _prompt_text(self, index: int) -> str:
         if self.service.tokenizer is None:
             return ""
-        sent = self._sent(index)
+        sent = _sent(self.body)[index // (self.body.n or 1)]
         if isinstance(sent, str):
             return sent
         return self.service.tokenizer.decode(sent, clean_up_tokenization_spaces=False)
-
-    def _sent(self, index: int) -> str | list[int]:
-        """Return a choice's prompt as the client sent it."""
-        prompt: Any = self.body.prompt
-        is_one = isinstance(prompt, str) or isinstance(prompt[0], int)
-        return prompt if is_one else prompt[index // (self.body.n or 1)]
-
-    def _prompt_offsets(self, index: int) -> list[int]:
-        """Return where in its text each of a prompt's tokens begins."""
-        ids, tokenizer = self._prompt(index), self.service.tokenizer
-        if tokenizer is None:
-            return [0] * len(ids)
-        # Of a text that was sent, the special tokens around it are no part.
-        shown = frozenset() if isinstance(self._sent(index), str) else special_ids(tokenizer)
-        texts = detokenizer(tokenizer, shown_ids=shown)
-        return [*accumulate((len(texts.add(token)) for token in ids[:-1]), initial=0)]
 
     def _logprobs(
         self, tokens: list[int], scores: list[TokenScore | None], offsets: list[int]

@@ -80,7 +80,7 @@ class ExportedModels:
         return self._hf[name]
 
     def directory(self, name: str) -> Path:
-        """Write the model by ``save_pretrained``, in the bench's dtype; return its directory.
+        """Write the model by ``save_pretrained``, in ``torch_dtype``; return its directory.
 
         It is kept until the process ends, and has no tokenizer: prompts are token ids.
         """

@@ -93,7 +93,7 @@ class _VllmEngines:
             llm = import_peer("vllm", PACKAGE).LLM(
                 model=str(checkpoints.directory(checkpoints.target)),
                 skip_tokenizer_init=True,
-                dtype=str(checkpoints.dtype).removeprefix("torch."),
+                dtype=str(checkpoints.torch_dtype).removeprefix("torch."),
                 max_model_len=min(CONTEXT, config.max_position_embeddings),
                 max_num_seqs=1,
                 enable_prefix_caching=False,  # else a prompt seen before would not be read again
