@@ -109,7 +109,10 @@ Dtype = Annotated[
 ]
 Device = Annotated[str | None, typer.Option(help="cpu, cuda, …; default: a GPU if there is one.")]
 Threads = Annotated[
-    int | None, typer.Option("--threads", "-t", min=1, help="CPU threads; default: all cores.")
+    int | None,
+    typer.Option(
+        "--threads", "-t", min=1, help="CPU threads; default: torch's choice, usually one a core."
+    ),
 ]
 TokenizerOption = Annotated[
     str | None,

@@ -70,7 +70,7 @@ class ServeSettings:
         measure_again: for the hierarchy ``auto``: measure again, even if a profile is stored.
         dtype: of the weights: ``float32``, ``bfloat16``, … or ``auto``.
         device: ``cpu``, ``cuda``, … or ``auto``.
-        threads: of torch; default: torch's own choice.
+        threads: of torch; default: torch's own choice, usually one for each physical core.
         served_model_name: what ``/v1/models`` says; default: the target's name.
         host: to listen on. Beyond loopback, an API key is required.
         port: to listen on; 0: any free one.
@@ -82,7 +82,8 @@ class ServeSettings:
         max_tokens_default: limit of a chat or a Response whose request sets none.
         max_num_seqs: sequences in rounds at once.
         max_queue: requests that may wait; more are answered with 429.
-        max_cache_tokens: tokens in all caches; default: by the free memory.
+        max_cache_tokens: tokens in all caches; default: what fits into ``40 %`` of the memory that
+            is free after loading.
         max_choices: ``n`` times the number of prompts of one request.
         prefill_chunk: prompt tokens read between two rounds.
         prefix_caching: keep the caches of ended texts for texts with the same prefix.
