@@ -77,7 +77,7 @@ def main() -> None:
         args.name,
         {
             "environment": common.environment(),
-            "settings": vars(args),
+            "settings": {key: value for key, value in vars(args).items() if key != "name"},
             "milliseconds": milliseconds,
         },
     )

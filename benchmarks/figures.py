@@ -63,9 +63,10 @@ PEERS = {0: "smollm2-16bit-peers-greedy", 1: "smollm2-16bit-peers-sampled"}  # w
 QUANTIZED_PEERS = {0: "smollm2-16bit-llama.cpp-greedy", 1: "smollm2-16bit-llama.cpp-sampled"}
 OWN_BITS = {0: "smollm2-own-bits-greedy", 1: "smollm2-own-bits-sampled"}  # the 4-bit file as it is
 OWN_BITS_PEERS = {0: "smollm2-own-bits-peers-greedy", 1: "smollm2-own-bits-peers-sampled"}
+AVX2 = {0: "smollm2-16bit-avx2-greedy"}  # the 16-bit target on a processor without AVX-512
 RELEASED = tuple(
     file
-    for files in (HONEST, QUANTIZED_PEERS, PEERS, OWN_BITS, OWN_BITS_PEERS, CHATS)
+    for files in (HONEST, QUANTIZED_PEERS, PEERS, AVX2, OWN_BITS, OWN_BITS_PEERS, CHATS)
     for file in files.values()
 )
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
@@ -274,13 +275,14 @@ def bench_predictions(*files: str, temperature: float | None = None) -> list[flo
 SMALL, ROTATED, LARGE = "zoo:smollm2", "zoo:smollm2-16bit", "llama-1.2b"
 
 
-def _ground(target: str, kind: str) -> Any:
+def _ground(target: str, kind: str, avx512: bool = True) -> Any:
     """The last run of ``ground.py`` on two threads that has this kind of file."""
     return next(
         run
         for run in reversed(data("ground").runs)
         if (run.settings.target, run.settings.threads) == (target, 2)
         and f"{kind}, ours" in run.ways
+        and ("avx512f" in run.environment.cpu) == avx512
     )
 
 
@@ -297,6 +299,22 @@ def beside_llama_cpp(kind: str) -> str:
         share = 100 * _ground(target, kind).floor_milliseconds[f"{kind}, ours"] / ours
         out.append(f"{ours:.1f} · {share:.0f} % | {theirs:.1f} | {theirs / ours:.2f}×")
     return " | ".join(out)
+
+
+def without_avx512(kind: str) -> str:
+    """Milliseconds of 1, 8 and 16 rows: ours, llama.cpp's, how many times as fast ours is."""
+    times = _ground(SMALL, kind, avx512=False).milliseconds["128"]
+    cells = []
+    for rows in ("1", "8", "16"):
+        ours, theirs = (times[rows][f"{kind}, {who}"].median for who in ("ours", "llama.cpp"))
+        cells.append(f"{ours:.1f} | {theirs:.1f} | {theirs / ours:.2f}×")
+    return " | ".join(cells)
+
+
+def widened(rows: int) -> str:
+    """How long so many rows take in bfloat16, of their time in float32, without AVX-512."""
+    ms = data("dtype-auto").milliseconds
+    return short(ms.bfloat16[str(rows)].median / ms.float32[str(rows)].median)
 
 
 def prompt_ms(who: str, target: str = SMALL, length: int = 512) -> float:

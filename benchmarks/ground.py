@@ -5,7 +5,8 @@ the model's own weights, with its copies in fewer bits and with GGUF files of se
 llama.cpp on the same files, torch's operations, and transformers. So does a small C program that
 reads memory, with as many threads: bytes over its bandwidth is the floor. ``--prompts`` times the
 reading of whole prompts instead, beside oneDNN's time for the matrices alone. A run is added to
-those in the result file, in the place of one with the same settings. Run it alone on the machine.
+those in the result file, in the place of one with the same settings on such a processor. Run it
+alone on the machine.
 
     python benchmarks/ground.py --rows 1 4 8 16 32
     python benchmarks/ground.py --target llama-1.2b --bits 8 4 --repeats 8
@@ -324,7 +325,11 @@ def main() -> None:
     }
     file = common.RESULTS / f"{args.name}.json"
     before = json.loads(file.read_text())["runs"] if file.exists() else []
-    kept = [one for one in before if one["settings"] != run["settings"]]
+
+    def identity(one: dict[str, Any]) -> tuple[Any, ...]:
+        return one["settings"], one["environment"]["cpu"]
+
+    kept = [one for one in before if identity(one) != identity(run)]
     common.write(args.name, {"runs": [*kept, rounded(run)]})
 
 

@@ -96,7 +96,7 @@ _OF_ONE_COMMAND = {
 }
 _NUMBERS = {  # of llama.cpp, where -1 stands for a default
     "--max-new-tokens": "-n 1000000 writes until the text or the context ends",
-    "--threads": "leave it out for as many as the machine has cores",
+    "--threads": "leave it out for all cores",
 }
 _OF_A_MODEL = ("-m", "--model", "--target", "-p", "--prompt")
 _MODEL_OPTIONS = ("-m", "--model", "--target", "--draft", "--candidates")

@@ -281,7 +281,9 @@ def _placed(model: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
     """
     if getattr(model, "quantization_method", None) is not None:
         return model
-    return model.to(device, dtype or default_dtype(model.dtype, device))
+    dtype = dtype or default_dtype(model.dtype, device)
+    # Adapters may be kept in float32 beside a base that is not.
+    return model.to(device) if dtype == model.dtype else model.to(device, dtype)
 
 
 def _validated_device(device: torch.device | str) -> torch.device:

@@ -124,14 +124,7 @@ def _num_profiling(tuning: int) -> int:
 
 def _built_in_source(target: str) -> _Source:
     note = "prompts are those built in; --prompts takes others"
-    return _Source(_interleaved(builtin(target)), {"file": "built in", "sha256": None}, (note,))
-
-
-def _interleaved(built_in: Sequence[str]) -> list[str]:
-    """Interleave both halves: the first may be code and the second prose."""
-    half = len(built_in) // 2
-    pairs = zip(built_in[:half], built_in[half:], strict=True)
-    return [text for pair in pairs for text in pair]
+    return _Source(builtin(target), {"file": "built in", "sha256": None}, (note,))
 
 
 def _read_source(path: Path) -> _Source:

@@ -4,7 +4,8 @@
  * with all that is needed to read it. In formats of less than 16 bits a weight is a code, and
  *     weight = step · code + lowest
  * with a step and a lowest value of each output for 32 or 16 inputs. Codes are multiplied as bytes, by
- * inputs in 16 bits (twice 8) for each 32, or in 8, and on x86 without VNNI in 16 bits; bfloat16 weights by inputs rounded to it, in pairs.
+ * inputs in 16 bits (twice 8) for each 32, or in 8, and on x86 without VNNI in 16 bits; bfloat16 weights
+ * by inputs rounded to it, in pairs.
  *
  * A lane is an output, so that nothing is summed across lanes. Every row is summed in the order of its
  * inputs, whatever the number of rows: a row's outputs do not depend on what is computed beside it.

@@ -58,12 +58,16 @@ def _offsets(service: Service, sent: str | list[int], ids: list[int]) -> list[in
     if tokenizer is None:
         return [0] * len(ids)
     own = ids if isinstance(sent, list) else tokenize(service, sent, add_special_tokens=False)
-    starts = range(len(ids) - len(own) + 1)
-    first = next((i for i in starts if ids[i : i + len(own)] == own), 0)
-    texts = detokenizer(tokenizer, shown_ids=special_ids(tokenizer))
-    lengths = [0] * first + [len(texts.add(token)) for token in ids[first : first + len(own)]]
-    ends = [*accumulate(lengths)]
-    return [0, *ends, *ends[-1:] * len(ids)][: len(ids)]
+    places = range(len(ids) - len(own) + 1)
+    first = next((i for i in places if ids[i : i + len(own)] == own), 0)
+    texts, position, offsets = detokenizer(tokenizer, shown_ids=special_ids(tokenizer)), 0, []
+    for token in ids[first : first + len(own)]:
+        offsets.append(position)
+        piece = texts.add(token)
+        if isinstance(sent, str) and not sent.startswith(piece, position):
+            piece = piece.removeprefix(" ")  # which some decoders put behind a special token
+        position += len(piece)
+    return [0] * first + offsets + [position] * (len(ids) - first - len(own))
 
 
 class _CompletionReply(ChoicesReply[CompletionRequest]):

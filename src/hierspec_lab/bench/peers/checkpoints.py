@@ -1,8 +1,7 @@
 """A bench's models as other engines take them: as transformers models, and as directories.
 
-Weights and device are those of our own plain decoding, and so is the dtype, except that
-transformers is faster in float32 on a CPU without arithmetic in it. Each model exists once per
-process.
+Weights and device are those of our own plain decoding, and so is the dtype, except that what runs
+in torch is faster in float32 on a CPU without arithmetic in it. Each model exists once per process.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ from .states import Piece
 HELD_OUT_SHARE = 0.1
 OWN_LENGTH = 256  # tokens that the model adds to each beginning
 _OWN_BATCH = 16  # texts that the model writes side by side
-_HELD_OUT = (7, 15)  # beginnings to measure on: one of code and one of prose
+_HELD_OUT = (14, 15)  # beginnings to measure on: one of code and one of prose
 _CHARACTERS_PER_TOKEN = 4  # roughly
 _MAX_CONVERSATION = 2048  # tokens read of one
 
