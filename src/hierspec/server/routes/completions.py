@@ -141,9 +141,8 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
         if self.body.logprobs is not None:
             tokens += [event.token_id for event in events]
             scores += [TokenScore(event.logprob or 0.0, event.top_logprobs) for event in events]
-            *starts, self._offsets[index] = accumulate(
-                map(len, (event.text for event in events)), initial=offset
-            )
+            lengths = (len(event.text) for event in events)
+            *starts, self._offsets[index] = accumulate(lengths, initial=offset)
             logprobs = self._logprobs(tokens, scores, offsets + starts)
         return {
             "index": index,
