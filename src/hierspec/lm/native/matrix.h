@@ -124,10 +124,14 @@ static void pack_pairs(const float *x, int64_t rows, int64_t n, uint32_t *packed
         for (int64_t r = 0; r < tile; r++)
             for (int64_t k = 0; k < n; k += 2 * W) {
                 const int64_t some = n - k < 2 * W ? n - k : 2 * W;
-                uint32_t bits[2 * W] = {0};
-                memcpy(bits, x + r * n + k, sizeof(float) * (size_t)some);
-                for (int i = 0; i < 2 * W; i++)
-                    bits[i] = (bits[i] + 0x7fff + (bits[i] >> 16 & 1)) >> 16;
+                float last[2 * W] = {0};
+                const float *from = x + r * n + k;
+                if (some < 2 * W) from = memcpy(last, from, sizeof(float) * (size_t)some);
+                uint32_t bits[2 * W];
+                for (int i = 0; i < 2 * W; i++) {
+                    const uint32_t own = ((const uword *)from)[i];
+                    bits[i] = (own + 0x7fff + (own >> 16 & 1)) >> 16;
+                }
                 uint32_t *to = packed + k / 2 * PAIR_PARTS * tile + r;
                 for (int64_t i = 0; i < (AMX ? W : num_pairs(some)); i++)
 #if PAIR_PARTS == 1
@@ -146,12 +150,13 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, float limit, Inp
     const float round = 12582912.0f; /* 1.5 · 2^23: added, it leaves an integer in the lower bits */
     for (int64_t r = 0; r < rows; r++, x += n)
         for (int64_t start = 0; start < n; start += GROUP, to++) {
-            float from[GROUP] = {0}, most;
+            float last[GROUP], most;
             int32_t codes[GROUP];
-            if (n - start < GROUP)
-                memcpy(from, x + start, sizeof(float) * (size_t)(n - start));
-            else
-                memcpy(from, x + start, sizeof from);
+            const float *from = x + start; /* a copy would be waited for */
+            if (n - start < GROUP) {
+                for (int i = 0; i < GROUP; i++) last[i] = start + i < n ? from[i] : 0.0f;
+                from = last;
+            }
             /* Sizes of numbers are in the order of their bits. */
             int32_t most_bits = 0;
             for (int i = 0; i < GROUP; i++) {
@@ -165,13 +170,14 @@ static void pack_codes(const float *x, int64_t rows, int64_t n, float limit, Inp
                 *(ivec *)(codes + i) =
                     (ivec)(*(const vec *)(from + i) * inverse + round) - (ivec)all_of(round);
             for (int i = 0; i < GROUP; i++) {
-#if SHORT_PRODUCTS
-                to->whole[i] = (int16_t)codes[(i & ~3) | (i & 1) << 1 | (i & 2) >> 1];
-#else
+#if !SHORT_PRODUCTS
                 to->upper[i] = (int8_t)((codes[i] + 128) >> 8);
 #endif
                 to->lower[i] = (int8_t)codes[i]; /* what is left: −128 … 127 */
             }
+#if SHORT_PRODUCTS
+            for (int i = 0; i < GROUP; i += 2 * W) store_shorts(codes + i, to->whole + i);
+#endif
             to->scale = most / limit;
             int32_t sums[3];
             for (int half = 0; half < 2; half++) {

@@ -24,6 +24,7 @@
 typedef float vec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t ivec __attribute__((vector_size(4 * W), aligned(4), may_alias));
 typedef int32_t word __attribute__((may_alias));
+typedef uint32_t uword __attribute__((may_alias));
 typedef float half_vec __attribute__((vector_size(2 * W), aligned(4), may_alias));
 typedef double double_vec __attribute__((vector_size(4 * W)));
 #define INLINE static inline __attribute__((always_inline))
@@ -210,7 +211,9 @@ INLINE vec add_pair_products(vec sum, Pairs w, Pairs x) {
  *
  * x86 without AVX-512's VNNI has SHORT_PRODUCTS instead: sum += Σ of a lane's two numbers of 16 bits, which
  * its even bytes and its odd ones are, times those of y (`add_short_products`); and products of its bytes
- * and signed ones, in pairs of 16 bits (`multiply_bytes`). */
+ * and signed ones, in pairs of 16 bits (`multiply_bytes`). `store_shorts`: 2 W numbers in 16 bits, of each
+ * four the first, the third, the second and the fourth. */
+#define SHORTS_BY_TURNS _mm_setr_epi8(0, 1, 4, 5, 2, 3, 6, 7, 8, 9, 12, 13, 10, 11, 14, 15)
 #if W == 16
 typedef __m512i Bytes;
 INLINE Bytes load_bytes(const uint8_t *x) { return _mm512_loadu_si512(x); }
@@ -253,6 +256,12 @@ INLINE ivec add_short_products(ivec sum, Bytes x, Bytes y) {
 }
 INLINE Bytes multiply_bytes(Bytes codes, Bytes y) { return _mm512_maddubs_epi16(codes, y); }
 INLINE Bytes add_shorts(Bytes x, Bytes y) { return _mm512_add_epi16(x, y); }
+INLINE void store_shorts(const int32_t *x, int16_t *to) {
+    const __m512i own = _mm512_packs_epi32(_mm512_loadu_si512(x), _mm512_loadu_si512(x + W));
+    const __m512i quads = _mm512_setr_epi64(0, 2, 4, 6, 1, 3, 5, 7);
+    const __m512i order = _mm512_broadcast_i32x4(SHORTS_BY_TURNS);
+    _mm512_storeu_si512(to, _mm512_shuffle_epi8(_mm512_permutexvar_epi64(quads, own), order));
+}
 #endif
 #elif defined(__AVX2__)
 #define WHOLE_BYTES 0
@@ -293,6 +302,11 @@ INLINE ivec add_short_products(ivec sum, Bytes x, Bytes y) {
 }
 INLINE Bytes multiply_bytes(Bytes codes, Bytes y) { return _mm256_maddubs_epi16(codes, y); }
 INLINE Bytes add_shorts(Bytes x, Bytes y) { return _mm256_add_epi16(x, y); }
+INLINE void store_shorts(const int32_t *x, int16_t *to) {
+    const __m256i own = _mm256_packs_epi32(load_bytes((const void *)x), load_bytes((const void *)(x + W)));
+    const __m256i order = _mm256_broadcastsi128_si256(SHORTS_BY_TURNS);
+    _mm256_storeu_si256((void *)to, _mm256_shuffle_epi8(_mm256_permute4x64_epi64(own, 0xd8), order));
+}
 #else
 typedef uint8_t Bytes __attribute__((vector_size(4 * W), aligned(1), may_alias));
 typedef int16_t shorts __attribute__((vector_size(4 * W), may_alias));
