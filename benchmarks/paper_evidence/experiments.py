@@ -257,6 +257,20 @@ COUNTING = {  # in the order they are run in
             )
             for family, size in (("trunk", 6), ("large", 4))
         ),
+        *(
+            _experiment(
+                f"p5-{family}-rounds",
+                "P5 Figures 1, 8",
+                methods.single_drafters_and_full,
+                1.0,
+                family,
+                max_new_tokens=256,
+                batch_size=size,
+                dtype="bfloat16",
+                max_prompts=max_prompts,
+            )
+            for family, size, max_prompts in (("trunk", 6, 60), ("large", 4, 24))
+        ),
         _trunk(
             "p5-trunk-domains",
             "P5 Table 3",
