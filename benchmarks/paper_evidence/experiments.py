@@ -244,6 +244,17 @@ COUNTING = {  # in the order they are run in
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
         *(
+            _trunk(
+                f"p1-trunk-sweep-{temperature:g}",
+                "P1 §5",
+                methods.sweep,
+                temperature,
+                max_new_tokens=32,
+                keeps_rounds=False,
+            )
+            for temperature in (0.0, 1.0)
+        ),
+        *(
             _experiment(
                 f"p5-{family}-long",
                 "P5 Tables 2, 4",
@@ -330,7 +341,7 @@ RECORDED = {  # timed by ``hierspec reproduce``
             methods.presets,
             temperature,
             "large",
-            max_new_tokens=40,
+            max_new_tokens=128,
             batch_size=1,
         )
         for temperature in (0.0, 1.0)
