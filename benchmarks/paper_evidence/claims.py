@@ -9,7 +9,7 @@ kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -42,12 +42,13 @@ class Claim:
         reference: a fixed number to compare with, where there is no ``theirs``.
         scale: how the numbers of a prompt are compared.
         smallest_effect: the smallest effect that matters, on the claim's scale, above 0.
-        kind: whether the claim is an effect above 0, or that no effect matters.
+        kind: whether the claim is an effect above 0, that no effect matters, or no loss.
         compares_variation: compare how much the metric varies over ``ours`` and over ``theirs``.
         contrasts_domains: compare the effect on prompts of mathematics with that on all others.
         decides: whether its verdict counts for its item: not where the methods' costs cannot be
             compared, where they differ in more than the item says, as in their models, or where
             the family is outside the range of the paper's.
+        choose: names the one of ``ours``, from the runs of other prompts, in place of the best.
     """
 
     item: str
@@ -64,6 +65,7 @@ class Claim:
     compares_variation: bool = False
     contrasts_domains: bool = False
     decides: bool = True
+    choose: Callable[[ExperimentFile], str] | None = None
 
     @property
     def methods(self) -> tuple[str, ...]:
@@ -111,12 +113,18 @@ def effect_by_prompt(claim: Claim, file: ExperimentFile) -> list[float]:
     metric = claim.metric
     if claim.compares_variation:
         return list(effects.variation_reduction(file, claim.ours, claim.theirs, metric).values())
-    ours = effects.best_by_prompt(file, claim.ours, metric)
+    is_ratio = claim.scale == "ratio"
+    if claim.choose:
+        ours = effects.chosen_by_prompt(file, claim.choose, metric)
+    else:
+        ours = effects.best_by_prompt(file, claim.ours, metric, by_logarithm=is_ratio)
     if claim.reference is not None:
         theirs = dict.fromkeys(ours, claim.reference)
     else:
-        theirs = effects.best_by_prompt(file, claim.theirs, claim.their_metric or metric)
-    compare = effects.log_ratio if claim.scale == "ratio" else effects.difference
+        theirs = effects.best_by_prompt(
+            file, claim.theirs, claim.their_metric or metric, by_logarithm=is_ratio
+        )
+    compare = effects.log_ratio if is_ratio else effects.difference
     by_prompt = compare(ours, theirs)
     if claim.contrasts_domains:
         mathematics = {n for n, domain in enumerate(file.domains) if domain in MATHEMATICS}

@@ -163,22 +163,47 @@ def values_by_prompt(file: ExperimentFile, method: str, metric: Metric) -> dict[
     }
 
 
-def best_by_prompt(file: ExperimentFile, names: Sequence[str], metric: Metric) -> dict[int, float]:
-    """Return by prompt the metric of the method that is best on prompts of the other parity."""
+def best_by_prompt(
+    file: ExperimentFile, names: Sequence[str], metric: Metric, *, by_logarithm: bool = False
+) -> dict[int, float]:
+    """Return by prompt the metric of the method that is best on prompts of the other parity.
+
+    Args:
+        by_logarithm: best in the mean of logarithms, as ratios are judged; a few texts that one
+            method writes at many times the speed then do not choose it alone.
+    """
     by_method = {name: values_by_prompt(file, name, metric) for name in names}
     if len(names) == 1:
         return by_method[names[0]]
+    if by_logarithm:
+        by_method = {
+            name: {number: value for number, value in values.items() if value > 0}
+            for name, values in by_method.items()
+        }
     by_prompt = {}
     for parity in (0, 1):
         means = {
-            name: fmean(value for number, value in values.items() if number % 2 != parity)
+            name: fmean(map(math.log, others) if by_logarithm else others)
             for name, values in by_method.items()
-            if any(number % 2 != parity for number in values)
+            if (others := [value for number, value in values.items() if number % 2 != parity])
         }
         if not means:
             continue
         best = max(means, key=lambda name: means[name])
         by_prompt |= {n: value for n, value in by_method[best].items() if n % 2 == parity}
+    return by_prompt
+
+
+def chosen_by_prompt(
+    file: ExperimentFile, choose: Callable[[ExperimentFile], str], metric: Metric
+) -> dict[int, float]:
+    """Return by prompt the metric of the method that is chosen from prompts of the other parity."""
+    by_prompt = {}
+    for parity in (0, 1):
+        others = [run for run in file.runs if run.prompt % 2 != parity]
+        chosen = choose(file.model_copy(update={"runs": others}))
+        values = values_by_prompt(file, chosen, metric)
+        by_prompt |= {n: value for n, value in values.items() if n % 2 == parity}
     return by_prompt
 
 

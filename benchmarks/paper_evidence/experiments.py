@@ -244,6 +244,17 @@ COUNTING = {  # in the order they are run in
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
         *(
+            _trunk(
+                f"p1-trunk-sweep-{temperature:g}",
+                "P1 §5",
+                methods.sweep,
+                temperature,
+                max_new_tokens=32,
+                keeps_rounds=False,
+            )
+            for temperature in (0.0, 1.0)
+        ),
+        *(
             _experiment(
                 f"p5-{family}-long",
                 "P5 Tables 2, 4",
@@ -256,6 +267,20 @@ COUNTING = {  # in the order they are run in
                 keeps_rounds=False,
             )
             for family, size in (("trunk", 6), ("large", 4))
+        ),
+        *(
+            _experiment(
+                f"p5-{family}-rounds",
+                "P5 Figures 1, 8",
+                methods.single_drafters_and_full,
+                1.0,
+                family,
+                max_new_tokens=256,
+                batch_size=size,
+                dtype="bfloat16",
+                max_prompts=max_prompts,
+            )
+            for family, size, max_prompts in (("trunk", 6, 60), ("large", 4, 24))
         ),
         _trunk(
             "p5-trunk-domains",
@@ -316,7 +341,7 @@ RECORDED = {  # timed by ``hierspec reproduce``
             methods.presets,
             temperature,
             "large",
-            max_new_tokens=40,
+            max_new_tokens=128,
             batch_size=1,
         )
         for temperature in (0.0, 1.0)

@@ -7,6 +7,7 @@ on single drafts and stacks of three shows of P1 is whether the formula's choice
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -16,6 +17,7 @@ from hierspec_lab.planning.corollary import corollary
 
 from . import effects
 from .files import ExperimentFile
+from .methods import SHORT_TAIL, TAIL
 
 # Files with single drafts of a small and a large drafter and with stacks of both, by weights.
 FILES = (
@@ -27,21 +29,21 @@ FILES = (
     "p1-tuned-1",
     "clock-p1-large-0",
 )
+SWEEPS = ("p1-trunk-sweep-0", "p1-trunk-sweep-1")  # with a table, and with horizontal cascades
 SINGLE, STACKED = "single ", "three "
-_CHAINS = {"single small": (0, 2), "single large": (1, 2), "three": (0, 1, 2)}  # in their names
 
 
 @dataclass(frozen=True, slots=True)
 class FormulaReading:
-    """Speed-ups over plain decoding by weights, predicted and measured.
+    """Speed-ups over plain decoding by weights, predicted and measured, of vertical cascades.
 
     Attributes:
-        rates: acceptance of the small drafter's tokens by the large and by the target, and of the
-            large drafter's by the target; ``None`` where no method drafts with it for the target.
+        rates: acceptance by drafter and verifier, as levels are named in the file; of the pairs
+            that a method has at its lowest level.
         predicted, measured: by method.
     """
 
-    rates: tuple[float, float | None, float]
+    rates: dict[tuple[str, str], float]
     predicted: dict[str, float]
     measured: dict[str, float]
 
@@ -65,34 +67,60 @@ class FormulaReading:
 
 
 def read_formula(file: ExperimentFile) -> FormulaReading:
-    """Price an experiment's methods by P1's formula at the acceptances that it measured."""
-    chains = {
-        name: Chain(models, tuple(level["num_speculative_tokens"] for level in content["levels"]))
-        for name, content in file.methods.items()
-        for kind, models in _CHAINS.items()
-        if name.startswith(kind)
+    """Price an experiment's vertical cascades by P1's formula at the acceptances it measured."""
+    levels = {name: content["levels"] for name, content in file.methods.items()}
+    names = {  # of each cascade's levels, the target's last
+        method: tuple(file.prices[method] or ())
+        for method, below in levels.items()
+        if below and all("num_speculative_tokens" in level for level in below)
     }
-    small_by_large = rate_of_shares(file, [name for name in chains if name.startswith(STACKED)])
-    small, large = (
-        rate(file, [name for name, chain in chains.items() if chain.models == models])
-        for models in ((0, 2), (1, 2))
-    )
-    assert large is not None, "every experiment has single drafts of the large drafter"
-    prices = file.prices[next(name for name in chains if name.startswith(STACKED))]
-    assert prices is not None
+    prices = {
+        name: price for method in names for name, price in (file.prices[method] or {}).items()
+    }
+    models = sorted(prices, key=lambda name: prices[name])
+    chains = {
+        method: Chain(
+            tuple(map(models.index, names[method])),
+            tuple(level["num_speculative_tokens"] for level in levels[method]),
+        )
+        for method in names
+    }
+    rates = {}
+    for pair in dict.fromkeys(pair[:2] for pair in names.values()):
+        methods = [method for method in names if names[method][:2] == pair]
+        at_target = rate(file, methods) if pair[1] == models[-1] else None
+        rates[pair] = rate_of_shares(file, methods) if at_target is None else at_target
     estimates = ideal(
-        list(prices.values()),
-        [[None, small_by_large, small], [None, None, large], [None] * 3],
+        [prices[name] for name in models],
+        [[rates.get((lower, upper)) for upper in models] for lower in models],
         max_budget=max(budget for chain in chains.values() for budget in chain.budgets),
     )
     return FormulaReading(
-        (small_by_large, small, large),
+        rates,
         {name: 1 / corollary(estimates, chain).ms_per_token for name, chain in chains.items()},
         {
             name: fmean(effects.values_by_prompt(file, name, effects.tokens_per_cost).values())
             for name in chains
         },
     )
+
+
+def choose_with_tail(file: ExperimentFile) -> str:
+    """Return the formula's choice of a sweep, with P1's ten tokens after every level."""
+    choice = read_formula(file).choice
+    return next(name for name in (f"{choice} + {TAIL}", choice) if name in file.methods)
+
+
+def choose_tail(file: ExperimentFile) -> str:
+    """Return the formula's choice of a sweep with the number of tokens that is fastest there."""
+    choice = read_formula(file).choice
+    names = [choice, *(f"{choice} + {h}" for h in (SHORT_TAIL, TAIL))]
+    values = {
+        name: effects.values_by_prompt(file, name, effects.tokens_per_cost).values()
+        for name in names
+        if name in file.methods
+    }
+    return max(values, key=lambda name: fmean(map(math.log, values[name])))
 
 
 def rate(file: ExperimentFile, methods: Sequence[str]) -> float | None:
@@ -105,7 +133,7 @@ def rate(file: ExperimentFile, methods: Sequence[str]) -> float | None:
 
 
 def rate_of_shares(file: ExperimentFile, methods: Sequence[str]) -> float:
-    """Return the rate of the smallest level, whose rounds are not recorded: of n tokens a share
+    """Return the rate of the smallest level where rounds are not recorded: of n tokens a share
     (α + … + αⁿ) / n is kept."""
     rates, weights = [], []
     for name in methods:

@@ -134,12 +134,6 @@ ITEMS = (
     Item(
         "P1 §5",
         "what the formula chooses, with the heuristic, is within 2 % of an exhaustive sweep",
-        FixedVerdict(
-            "undecided",
-            "the sweep that P1 means, of vertical and horizontal cascades (Chen et al.), is not "
-            "run here: the choices compared are vertical, and without the heuristic",
-            "P1 §5, Appendix D",
-        ),
     ),
     Item(
         "P1 Table 5",

@@ -88,6 +88,49 @@ def horizontal_tails(family: Family) -> MethodSpecs:
     return specs
 
 
+_TABLE: LevelEntry = {"method": "ngram_table"}  # free by weights, as P1's smallest drafter is
+_Plan = tuple[tuple[str, int], ...]  # drafters and their lengths, the smallest first
+_PLANS: tuple[_Plan, ...] = (
+    (("table", 10),),
+    *((("small", n),) for n in (2, 4)),
+    *((("large", n),) for n in (3, 6)),
+    *((("table", 10), ("small", n)) for n in (2, 4, 6)),
+    *((("table", 10), ("large", n)) for n in (3, 6)),
+    *((("small", n), ("large", m)) for n, m in ((2, 4), (2, 6), (3, 6))),
+    (("table", 10), ("small", 2), ("large", 6)),
+)
+_WITH_SMALL_TAILS = ((("large", 3),), (("large", 6),), (("small", 2), ("large", 6)))
+SHORT_TAIL, TAIL = 3, 10  # tokens of the smallest model after every level; ten in P1 Appendix D
+
+
+def sweep(family: Family) -> MethodSpecs:
+    """Return vertical cascades of a table and two models, and horizontal ones of them [P1 §5].
+
+    Horizontal are those with further tokens of the table after every level, and those with tokens
+    of the small drafter, then of the table, after the larger one's (Chen et al., 2023b).
+    """
+    drafters = {"table": _TABLE, "small": family.small, "large": family.large}
+    rule = {"verify": "block"}
+    specs = {}
+    for plan in _PLANS:
+        name = ", ".join(f"{drafter} {n}" for drafter, n in plan)
+        tails: list[tuple[_Plan, str]] = [((), "")]
+        if name != "table 10":  # behind the table, its tokens would only make its draft longer
+            tails += [((("table", h),), f" + {h}") for h in (SHORT_TAIL, TAIL)]
+        if plan in _WITH_SMALL_TAILS:
+            tails += [((("small", h), ("table", TAIL)), f" + small {h} + {TAIL}") for h in (1, 3)]
+        for tail, suffix in tails:
+            levels: tuple[LevelEntry, ...] = ()
+            for drafter, n in plan:
+                levels += (drafter_level(drafters[drafter], n, **(rule if levels else {})),)
+                after = tail if (drafter, n) == plan[-1] else tail[-1:]
+                if after and drafter != "table":
+                    parts = [[drafter_level(drafters[other], h)] for other, h in after]
+                    levels = ({"method": "concatenate", "parts": [list(levels), *parts]},)
+            specs[name + suffix] = MethodSpec(levels, rule)
+    return specs
+
+
 def draft_temperatures(family: Family) -> MethodSpecs:
     """Return a drafter at several temperatures of its own; the request's is .6 [P1 Table 10]."""
     return {

@@ -43,8 +43,9 @@ half a per cent for P1's heuristic, .03 of an acceptance (.05 of P5's σ, .092 o
 is gained), .05 of an AUC or of a variation, .01 of the time, half of P4's own loss of accuracy, .1
 of a token, a tenth of P5's gain off mathematics over that on it. A claim that two methods are alike
 holds if the interval lies within plus or minus the smallest effect that matters, and does not hold
-if it lies outside. Otherwise it is *undecided*. *Needed*: the number of prompts that show the
-smallest effect with probability {POWER:g}, given the measured spread.
+if it lies outside; one that a choice is within 2 % of the best holds if the interval lies above the
+loss of 2 %, and does not hold if it lies below. Otherwise it is *undecided*. *Needed*: the number
+of prompts that show the smallest effect with probability {POWER:g}, given the measured spread.
 
 **From files to items.** A claim that several files measure holds if it holds in one of them and
 fails in none. Where two of them decide differently, both are shown, and it does not hold. An item

@@ -19,7 +19,7 @@ LOOKS = (24, 36, 48, 60)  # numbers of prompts at which an experiment may stop
 ERROR = 0.05  # probability that any interval of the planned looks misses the effect
 POWER = 0.8  # probability that the needed prompts show the smallest effect that matters
 
-Kind = Literal["more", "same"]
+Kind = Literal["more", "same", "no less"]
 ClaimVerdict = Literal["holds", "does not hold", "undecided"]
 
 
@@ -75,6 +75,8 @@ def judge_interval(effect: Estimate, smallest: float, kind: Kind = "more") -> Cl
             and does not hold where the whole interval is below ``smallest``.
             ``"same"`` claims that no effect matters: it holds where the interval lies within
             ± ``smallest``, and does not hold where it lies outside.
+            ``"no less"`` claims that the effect is above −``smallest``: it holds where the whole
+            interval is, and does not hold where the whole interval is below.
     """
     if effect.n < LOOKS[0]:
         return "undecided"
@@ -82,6 +84,10 @@ def judge_interval(effect: Estimate, smallest: float, kind: Kind = "more") -> Cl
         if effect.high < smallest:  # even if it is above 0, it is too small to matter
             return "does not hold"
         return "holds" if effect.low > 0 else "undecided"
+    if kind == "no less":
+        if effect.low > -smallest:
+            return "holds"
+        return "does not hold" if effect.high < -smallest else "undecided"
     if -smallest < effect.low and effect.high < smallest:
         return "holds"
     return "does not hold" if effect.low > smallest or effect.high < -smallest else "undecided"

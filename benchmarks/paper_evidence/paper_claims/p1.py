@@ -12,7 +12,8 @@ import math
 from paper_evidence import effects
 from paper_evidence.claims import SMALL_LOG_RATIO, Claim
 from paper_evidence.families import FAMILIES
-from paper_evidence.methods import exit_stacks
+from paper_evidence.formula import SWEEPS, choose_tail, choose_with_tail
+from paper_evidence.methods import TAIL, exit_stacks, sweep
 
 _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _SINGLE = ("single small 2", "single small 4", *(f"single large {n}" for n in (3, 6, 10)))
@@ -24,6 +25,7 @@ _TIMED_HIERARCHIES = ("three 2-6", "three 3-6", "three 3-10")
 def claims() -> list[Claim]:
     """Return the claims of P1."""
     exit_methods = tuple(exit_stacks(FAMILIES["smollm2"]))
+    swept = tuple(sweep(FAMILIES["trunk"]))
     return [
         Claim(
             "P1 Table 3",
@@ -74,6 +76,25 @@ def claims() -> list[Claim]:
             ("tail 0",),
             _COST,
             smallest_effect=math.log(1.005),
+        ),
+        *(
+            Claim(
+                "P1 §5",
+                SWEEPS,
+                f"the formula's choice with {text}, over the best of a sweep of vertical and "
+                "horizontal cascades, by weights (within 2 %)",
+                swept,
+                swept,
+                _COST,
+                choose=choose,
+                smallest_effect=SMALL_LOG_RATIO,
+                kind="no less",
+                decides=decides,
+            )
+            for choose, text, decides in (
+                (choose_with_tail, f"{TAIL} tokens of the smallest model after every level", True),
+                (choose_tail, "none, 3 or 10 such tokens", False),  # P1 does not choose how many
+            )
         ),
         Claim(
             "P1 Table 10",

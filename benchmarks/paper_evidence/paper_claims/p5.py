@@ -24,7 +24,7 @@ _COST, _SPEED = effects.tokens_per_cost, effects.tokens_per_second
 _PRINTED_COST = effects.tokens_per_printed_cost
 _VANILLA = "vanilla M2, K = 10"
 _LONG = ("p5-trunk-long", "p5-large-long")  # 256 tokens; in the first M2 is a model of its own
-_BY_ROUND = ("p5-trunk-1", "clock-p5-large-1")  # what records rounds; 48 and 128 tokens
+_BY_ROUND = ("p5-trunk-rounds", "p5-large-rounds")  # as long, with every round
 _PARTS = ("pre-verify", "self-verify M2", "pre-verify + self-verify")
 
 

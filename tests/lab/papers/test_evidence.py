@@ -79,6 +79,9 @@ def test_interval():
         (-0.02, 0.04, "same", 24, "undecided"),
         (0.04, 0.2, "same", 24, "does not hold"),
         (-0.2, -0.04, "same", 24, "does not hold"),
+        (-0.02, 0.2, "no less", 24, "holds"),
+        (-0.04, 0.2, "no less", 24, "undecided"),
+        (-0.2, -0.04, "no less", 24, "does not hold"),
     ],
 )
 def test_verdict(low, high, kind, n, expected):
@@ -210,6 +213,29 @@ def test_the_best_is_chosen_on_other_prompts():
     assert best == {0: 2.0, 2: 2.0, 1: 1.0, 3: 1.0}  # chosen where it is worse, both times
     alone = effects.best_by_prompt(file, ["a"], effects.tokens_per_call)
     assert alone == {0: 4.0, 1: 1.0, 2: 4.0, 3: 1.0}
+
+
+def test_one_text_at_many_times_the_speed_does_not_choose_a_ratio():
+    runs = [run("a", n, calls=1 if n < 2 else 8) for n in range(8)]
+    file = file_of(runs + [run("b", n, calls=4) for n in range(8)])
+    best = effects.best_by_prompt(file, ["a", "b"], effects.tokens_per_call)
+    assert best[0] == 8  # a has a mean of 2.75
+    best = effects.best_by_prompt(file, ["a", "b"], effects.tokens_per_call, by_logarithm=True)
+    assert set(best.values()) == {2.0}
+
+
+def test_a_choice_is_made_on_other_prompts():
+    file = file_of([run(name, n, calls=4 + n) for name in "ab" for n in range(4)])
+
+    def choose(others):
+        odd = {one.prompt % 2 for one in others.runs}
+        assert len(odd) == 1
+        return "b" if odd == {1} else "a"
+
+    chosen = effects.chosen_by_prompt(file, choose, effects.tokens_per_call)
+    assert chosen == {n: 8 / (4 + n) for n in range(4)}
+    claim = Claim("P1 §5", (), "", ("a", "b"), ("a",), choose=choose, kind="no less")
+    assert effect_by_prompt(claim, file) == [0.0] * 4
 
 
 def test_jackknife_of_a_mean_is_its_values():
