@@ -169,12 +169,15 @@ def benches() -> dict[str, BenchResults]:
     return {path.name.removesuffix(".gz"): results.read(path) for path in paths}
 
 
-def pictures(files: dict[str, BenchResults]) -> None:
+def draw_pictures(files: dict[str, BenchResults]) -> None:
     """Draw the bench of every system on the shipped family, and write a page on the main bench."""
     from hierspec_lab.bench.report import page
-    from hierspec_lab.bench.report.pictures import draw
+    from hierspec_lab.bench.report.pictures import pictures
 
-    draw(files["bench-eps-0.2.json"], PAGE.parent / report_bench.PICTURES)
+    for picture in pictures(files["bench-eps-0.2.json"]):
+        if picture.stem in report_bench.SHOWN:
+            path = PAGE.parent / report_bench.PICTURES / f"{picture.stem}.svg"
+            path.write_bytes(picture.content)
     page.write(files[f"{figures.HONEST[0]}.json"], PAGE.parent / "report.html")
 
 
@@ -221,7 +224,7 @@ def main() -> None:
     for path in changed:
         path.write_text(pages[path])
     print(f"wrote {names}" if changed else "the pages are what the files say")
-    pictures(files)
+    draw_pictures(files)
     report_papers.draw_figures()
 
 

@@ -16,6 +16,12 @@ from hierspec_lab.bench.summary import ratio
 Table = Callable[[list[str], list[list[str]]], str]
 Provenance = Callable[[dict[str, Any]], str]
 PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
+SHOWN = {
+    "speedup-t0": "Speed-ups, greedy",
+    "speedup-t1": "Speed-ups, temperature 1",
+    "time-t1": "Where the time goes, temperature 1",
+    "tokens-per-call-t1": "Tokens per target call, temperature 1",
+}
 # As hierspec_lab.bench chooses: ``tune`` among configurations, ``judge`` among methods.
 BEST = (
     "Best, at each temperature, is the smallest median of ms a token: of transformers' methods, "
@@ -61,15 +67,7 @@ def bench(file: str, data: BenchResults, table: Table, provenance: Provenance) -
         if comparisons := _comparisons(records):
             parts.append("; ".join(comparisons) + ".")
     if file == "bench-eps-0.2.json":
-        parts += [
-            f"![{name}]({PICTURES}/{stem}.svg)"
-            for name, stem in (
-                ("Speed-ups, greedy", "speedup-t0"),
-                ("Speed-ups, temperature 1", "speedup-t1"),
-                ("Where the time goes, temperature 1", "time-t1"),
-                ("Tokens per target call, temperature 1", "tokens-per-call-t1"),
-            )
-        ]
+        parts += [f"![{name}]({PICTURES}/{stem}.svg)" for stem, name in SHOWN.items()]
     return "\n\n".join(parts)
 
 
