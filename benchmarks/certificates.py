@@ -3,20 +3,14 @@
 The cases are the tests' own (``tests/exact/certificate_cases.py``): planted mistakes and sound
 rules among windows, controllers, orders and depths. A case counts as lossy where an enumerated
 law, two and four tokens longer than the longest proposal, says so without the proof under test.
-
-``--before SRC`` times ``hierspec certify`` on the examples against another checkout's ``src``, in
-turns, each in a process of its own.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 from itertools import count
-from statistics import median
 from typing import Any
 
 from common import ROOT, environment, write
@@ -36,17 +30,13 @@ TOLERANCE = 1e-9
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--cases", type=int, default=1000, help="of either kind")
-    parser.add_argument("--before", help="the src folder of another checkout, to time against")
-    parser.add_argument("--runs", type=int, default=5, help="timed runs of every example")
     options = parser.parse_args()
     out: dict[str, Any] = {
         "environment": environment(),
-        "settings": {"cases": options.cases, "runs": options.runs},
+        "settings": {"cases": options.cases},
+        "lossy": lossy(options.cases),
+        "lossless": sound(options.cases),
     }
-    out["lossy"] = lossy(options.cases)
-    out["lossless"] = sound(options.cases)
-    if options.before:
-        out["seconds"] = times(options.before, options.runs)
     print(json.dumps({key: out[key] for key in ("lossy", "lossless")}, indent=1))
     write("certificates", out)
 
@@ -83,22 +73,6 @@ def sound(cases: int) -> dict[str, Any]:
         if not certificate.passed():
             failed.append(seed)
     return {"cases": cases, "not_certified": failed, "largest_tv": tv, "largest_round_tv": worst}
-
-
-def times(other_source: str, runs: int) -> dict[str, Any]:
-    """Time every example here and in the other checkout, in turns, in seconds."""
-    out = {}
-    for path in tqdm(sorted((ROOT / "examples" / "certify").glob("*.json")), desc="examples"):
-        seconds: dict[str, list[float]] = {"before": [], "here": []}
-        for _ in range(runs):
-            for name, source in (("before", other_source), ("here", str(ROOT / "src"))):
-                command = [sys.executable, "-m", "hierspec", "certify", str(path), "--json"]
-                env = {**os.environ, "PYTHONPATH": source}
-                process = subprocess.run(command, capture_output=True, text=True, env=env)
-                seconds[name].append(json.loads(process.stdout)["seconds"])
-        ratio = median(seconds["here"]) / median(seconds["before"])
-        out[path.name] = {**seconds, "ratio": ratio}
-    return out
 
 
 if __name__ == "__main__":

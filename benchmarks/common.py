@@ -24,6 +24,7 @@ __all__ = [
     "chat_prompts",
     "decode",
     "environment",
+    "provenance",
     "ratio",
     "read_prompts",
     "spread",
@@ -32,6 +33,16 @@ __all__ = [
 
 ROOT = Path(__file__).resolve().parent.parent
 RESULTS = ROOT / "benchmarks" / "results"
+
+
+def provenance(data: dict[str, Any]) -> str:
+    """Say of a result file where it was measured."""
+    e = data["environment"]
+    versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k != "hierspec")
+    return (
+        f"Commit {e['commit']}; {e['cpu']}, {e['threads']} threads; {versions}; load average "
+        f"{' / '.join(str(x) for x in e['load_average'])} at the start."
+    )
 
 
 def ratio(numerators: Sequence[float], denominators: Sequence[float]) -> dict[str, Any]:

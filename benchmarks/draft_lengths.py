@@ -33,11 +33,9 @@ def read_prompts(paths: list[Path], count: int) -> tuple[list[str], list[dict[st
     """Return ``count`` prompts of each file, evenly spaced, and what identifies the files."""
     prompts, sources = [], []
     for path in paths:
-        rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
-        for i in range(count):
-            row = rows[i * len(rows) // count]
-            prompts.append(row.get("prompt") or row.get("question") or row["turns"][0])
-        sources.append({"file": path.name, "rows": str(count)})
+        texts, identity = common.read_prompts(path)
+        prompts += [texts[i * len(texts) // count] for i in range(count)]
+        sources.append({**identity, "rows": str(count)})
     return prompts, sources
 
 

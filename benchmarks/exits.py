@@ -18,6 +18,8 @@ from typing import Any
 
 import common
 
+from hierspec.utils.prompts import apply_chat
+
 WINDOW = {"kind": "confidence", "floor": 0.8}
 EVEN = {"method": "layer_skip", "skip": 0.45, "num_speculative_tokens": 25, "window": WINDOW}
 OWN_CACHE = "swift before: even layers, own cache, 4 tokens"
@@ -87,17 +89,11 @@ def with_own_cache(target: dict[str, Any]) -> Any:
     return Hierarchy(Built(root, plain.tokenizer, plain.config))
 
 
-def rows_of(path: Path) -> list[str]:
-    """Return the first turn of every prompt of a file."""
-    rows = [json.loads(line) for line in path.read_text().splitlines() if line]
-    return [row.get("prompt") or row.get("question") or row["turns"][0] for row in rows]
-
-
 def choose_prompts(files: list[Path], count: int, tokenizer: Any, longest: int) -> list[list[int]]:
     """Return equally many prompts of each file, evenly spaced, of at most ``longest`` ids."""
     parts: list[list[list[int]]] = []
     for path in files:
-        texts = rows_of(path)
+        texts, _ = common.read_prompts(path)
         short = [ids for text in texts if len(ids := _ids(tokenizer, text)) <= longest]
         share = count // len(files)
         part = [short[i * len(short) // share] for i in range(share)]
@@ -107,11 +103,8 @@ def choose_prompts(files: list[Path], count: int, tokenizer: Any, longest: int) 
 
 def _ids(tokenizer: Any, text: str) -> list[int]:
     """Return a prompt's ids, in the chat template where there is one."""
-    if not getattr(tokenizer, "chat_template", None):
-        return tokenizer(text).input_ids
-    chat = [{"role": "user", "content": text}]
-    encoded = tokenizer.apply_chat_template(chat, add_generation_prompt=True, return_dict=True)
-    return encoded["input_ids"]
+    has_template = getattr(tokenizer, "chat_template", None)
+    return apply_chat(tokenizer, text) if has_template else tokenizer(text).input_ids
 
 
 def measure(hierarchy: Any, prompts: list[list[int]], args: Any, temperature: float) -> Any:

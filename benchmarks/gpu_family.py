@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import contextlib
+import itertools
+import math
+import re
 import statistics
 import time
 from collections.abc import Iterator
 from typing import Any
 
-from gpu import target
-from gpu_stage import Stage, free, in_one_line
+from gpu_stage import TINY, Stage, free, in_one_line
 
 ASSISTED_TOKENS = 5  # that the assistant drafts, about
 COMPILED = "transformers, static, compiled"
 EPS = 0.2  # how far the target's distribution is from the trunk's
+WIDTHS, DEPTHS = (2, 4, 8, 16), (2, 3, 4)  # deeper than that, no model of such a width is
+_UNITS = {"M": 1e6, "B": 1e9}
 
 
 def family(stage: Stage) -> None:
@@ -39,6 +43,34 @@ def family(stage: Stage) -> None:
         compare(stage, models, prompts, tuning, tokens, temperature, time.monotonic() + share)
     free(stage)
     static(stage, models, prompts, tokens)
+
+
+def shape(size: str) -> tuple[int, int]:
+    """Return ``widen`` and ``deepen`` that come nearest to ``"0.5B"``, ``"350M"``, … parameters.
+
+    Raises:
+        ValueError: no such size.
+    """
+    from hierspec_lab.bench.memory import count_parameters
+
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)([MB])", size.strip(), re.IGNORECASE)
+    if match is None or not float(match[1]):
+        raise ValueError(f"--size {size!r} is none: say {TINY}, 350M, 0.5B, 1B, 3B, …")
+    wanted = float(match[1]) * _UNITS[match[2].upper()]
+    return min(
+        itertools.product(WIDTHS, DEPTHS),
+        key=lambda factors: abs(
+            math.log(count_parameters("zoo:large?widen={}&deepen={}".format(*factors)) / wanted)
+        ),
+    )
+
+
+def target(size: str, eps: float) -> str:
+    """Return the target's name. ``tiny`` is the trunk itself, for a dry run."""
+    if size == TINY:
+        return "zoo:trunk"
+    widen, deepen = shape(size)
+    return f"zoo:large?eps={eps:g}&widen={widen}&deepen={deepen}"
 
 
 def prompts_of(models: Any, tiny: bool) -> tuple[list[list[int]], list[list[int]], int]:

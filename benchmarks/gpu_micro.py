@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from functools import partial
 from itertools import count
@@ -11,57 +10,6 @@ from typing import Any
 from gpu_stage import TINY, Stage, free, in_one_line, milliseconds
 
 CONTEXTS, ROWS, DRAFT = (300, 2000), (1, 4, 8, 16, 32), 8
-
-
-class RandomWeights:
-    """A weight source of a Llama's shape whose tensors are random numbers made on the device."""
-
-    tokenizer_path = None
-
-    def __init__(self, name: str, config: Any, device: str) -> None:
-        self.name, self.config, self.device = name, config, device
-        width, inner, vocab = config.hidden_size, config.intermediate_size, config.vocab_size
-        heads = config.num_attention_heads * config.head_dim
-        keys = config.num_key_value_heads * config.head_dim
-        layer = {
-            "input_layernorm": (width,),
-            "post_attention_layernorm": (width,),
-            "self_attn.q_proj": (heads, width),
-            "self_attn.k_proj": (keys, width),
-            "self_attn.v_proj": (keys, width),
-            "self_attn.o_proj": (width, heads),
-            "mlp.gate_proj": (inner, width),
-            "mlp.up_proj": (inner, width),
-            "mlp.down_proj": (width, inner),
-        }
-        self.shapes = {"model.embed_tokens.weight": (vocab, width), "model.norm.weight": (width,)}
-        if not config.tie_word_embeddings:
-            self.shapes["lm_head.weight"] = (vocab, width)
-        for i in range(config.num_hidden_layers):
-            self.shapes |= {
-                f"model.layers.{i}.{part}.weight": shape for part, shape in layer.items()
-            }
-
-    def names(self) -> list[str]:
-        return sorted(self.shapes)
-
-    def tensor(self, name: str) -> Any:
-        import torch
-
-        shape = self.shapes[name]
-        if len(shape) == 1:
-            return torch.ones(shape, device=self.device, dtype=torch.bfloat16)
-        return torch.randn(shape, device=self.device, dtype=torch.bfloat16).mul_(0.02)
-
-    @property
-    def read_bytes(self) -> int:
-        """Bytes of weights that a token reads: all but the embedding, unless it is the head."""
-        tied = "lm_head.weight" not in self.shapes
-        return 2 * sum(
-            math.prod(shape)
-            for name, shape in self.shapes.items()
-            if tied or name != "model.embed_tokens.weight"
-        )
 
 
 def llamas(tiny: bool) -> dict[str, Any]:
@@ -92,9 +40,11 @@ def llamas(tiny: bool) -> dict[str, Any]:
 
 
 def micro(stage: Stage) -> None:
-    shapes = llamas(stage.tiny)
+    from random_models import RandomWeights
+
+    device = stage.options.device
     sources = {
-        name: RandomWeights(name, config, stage.options.device) for name, config in shapes.items()
+        name: RandomWeights(name, config, device) for name, config in llamas(stage.tiny).items()
     }
     for name, source in sources.items():
         try:
@@ -113,7 +63,7 @@ def micro(stage: Stage) -> None:
             free(stage)
 
 
-def calls_of_ours(stage: Stage, name: str, source: RandomWeights) -> None:
+def calls_of_ours(stage: Stage, name: str, source: Any) -> None:
     """Time calls of rows and drafts, at each length of text."""
     import torch
 
@@ -192,7 +142,7 @@ class Text:
         self.trunk.exit_model(0).draft([query], [DRAFT], [sampler], [[0.5] * DRAFT])
 
 
-def step_of_transformers(stage: Stage, source: RandomWeights, compiled: bool) -> dict[str, Any]:
+def step_of_transformers(stage: Stage, source: Any, compiled: bool) -> dict[str, Any]:
     """Time a step with a static cache after the first context."""
     import torch
 

@@ -17,6 +17,7 @@ from typing import Any
 import common
 
 from hierspec import Hierarchy
+from hierspec.utils.prompts import apply_chat
 
 _LOOK_UP = {"method": "suffix", "num_speculative_tokens": 4}
 
@@ -55,8 +56,7 @@ def texts(path: Path, tokenizer: Any, length: int, count: int) -> list[list[int]
             if len(ids) > length:
                 break
         text = tokenizer.decode(ids[: length - 60])
-        chat = [{"role": "user", "content": f"{text}\n\nSum up what was said above."}]
-        chats.append(tokenizer.apply_chat_template(chat, add_generation_prompt=True)["input_ids"])
+        chats.append(apply_chat(tokenizer, f"{text}\n\nSum up what was said above."))
     return chats
 
 

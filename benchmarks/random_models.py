@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import zlib
 from dataclasses import dataclass
-from functools import cache
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -35,33 +36,40 @@ class RandomWeights:
     """A model of these sizes as a :class:`WeightSource`, each weight made when it is asked for."""
 
     name: str
+    config: Any
+    device: str = "cpu"
     tokenizer_path: Path | None = None
 
-    @property
-    def config(self) -> Any:
-        return CONFIGS[self.name]
+    @cached_property
+    def shapes(self) -> dict[str, tuple[int, ...]]:
+        with torch.device("meta"):
+            model = transformers.AutoModelForCausalLM.from_config(self.config)
+        return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
 
     def names(self) -> list[str]:
-        return sorted(_shapes(self.name))
+        return sorted(self.shapes)
 
     def tensor(self, name: str) -> torch.Tensor:
-        shape = _shapes(self.name)[name]
+        shape, options = self.shapes[name], {"dtype": torch.bfloat16, "device": self.device}
         if len(shape) == 1:
-            return torch.ones(shape, dtype=torch.bfloat16)
-        generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
-        return torch.empty(shape, dtype=torch.bfloat16).uniform_(-0.035, 0.035, generator=generator)
+            return torch.ones(shape, **options)
+        generator = torch.Generator(self.device).manual_seed(zlib.crc32(name.encode()))
+        return torch.empty(shape, **options).uniform_(-0.035, 0.035, generator=generator)
 
-
-@cache
-def _shapes(name: str) -> dict[str, tuple[int, ...]]:
-    with torch.device("meta"):
-        model = transformers.AutoModelForCausalLM.from_config(CONFIGS[name])
-    return {name: tuple(weight.shape) for name, weight in model.named_parameters()}
+    @property
+    def read_bytes(self) -> int:
+        """Bytes of weights that a token reads: all but the embedding, unless it is the head."""
+        tied = "lm_head.weight" not in self.shapes
+        return 2 * sum(
+            math.prod(shape)
+            for name, shape in self.shapes.items()
+            if tied or name != "model.embed_tokens.weight"
+        )
 
 
 def open_source(name: str) -> WeightSource:
     """Open a model's weights: of ``CONFIGS``, or as :func:`registry.open_weights` does."""
-    return RandomWeights(name) if name in CONFIGS else registry.open_weights(name)
+    return RandomWeights(name, CONFIGS[name]) if name in CONFIGS else registry.open_weights(name)
 
 
 def checkpoint(name: str, folder: Path) -> str:

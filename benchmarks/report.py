@@ -21,7 +21,7 @@ import report_ground
 import report_pages
 import report_papers
 import report_planning
-from report_bench import Provenance, Table
+from paper_evidence.computed import markdown_table
 
 from hierspec_lab.bench import results
 from hierspec_lab.bench.records import BenchResults
@@ -43,93 +43,7 @@ acceptances. It does not say that your pair of models has them.
 """
 
 
-def provenance(data: dict[str, Any]) -> str:
-    e = data["environment"]
-    versions = ", ".join(f"{k} {v}" for k, v in e["versions"].items() if k != "hierspec")
-    return (
-        f"Commit {e['commit']}; {e['cpu']}, {e['threads']} threads; {versions}; load average "
-        f"{' / '.join(str(x) for x in e['load_average'])} at the start."
-    )
-
-
-def table(head: list[str], rows: list[list[str]]) -> str:
-    lines = ["| " + " | ".join(head) + " |", "|" + "---|" * len(head)]
-    return "\n".join(lines + ["| " + " | ".join(row) + " |" for row in rows])
-
-
-def level(config: dict[str, Any]) -> str:
-    name = config.get("model", config["method"]).removeprefix("zoo:")
-    return f"{name} × {config['num_speculative_tokens']}"
-
-
-def speed(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
-    parts = [
-        "## Speed",
-        f"`python benchmarks/speed.py --prompts humaneval.jsonl`: {data['target']}, "
-        f"{data['dtype']}, {data['tokens']} tokens a prompt, all methods interleaved in one "
-        "process. The single draft and the three levels are the best of twelve candidates each, "
-        "tuned on other prompts than those measured.",
-        provenance(data),
-    ]
-    for temperature, cell in data["temperatures"].items():
-        rows = []
-        for name in ("transformers", "plain", "single_draft", "three_levels"):
-            m = cell[name]
-            best = cell["best"].get(name)
-            configuration = (
-                " → ".join(level(c) for c in best["levels"]) + f", {best['verify']}" if best else ""
-            )
-            ms = m["ms_per_token"]
-            overhead = m.get("overhead_ms_per_token", {}).get("median")
-            rows.append(
-                [
-                    name.replace("_", " "),
-                    configuration,
-                    f"{ms['median']:.2f} ({ms['q1']:.2f}–{ms['q3']:.2f})",
-                    f"{m['tokens_per_second']:.0f}",
-                    f"{m['mean_acceptance_length']['median']:.2f}" if best else "",
-                    "" if overhead is None else f"{overhead:.2f}",
-                    str(m.get("same_tokens_as_plain", "")),
-                ]
-            )
-        n, sampled = cell["plain"]["ms_per_token"]["n"], float(temperature) > 0
-        parts.append(f"### Temperature {temperature}, {n} prompts")
-        parts.append(
-            table(
-                ["method", "levels", "ms a token (quartiles)", "tokens/s", "tokens a target call",
-                 "ms a token outside forward passes", "same tokens as plain"][: 7 - sampled],
-                [row[: 7 - sampled] for row in rows],
-            )
-        )  # fmt: skip
-        parts.append(
-            table(
-                ["paired ratio, per prompt", "median", "95 % bootstrap interval"],
-                [
-                    [name, f"{r['median']:.2f}×", f"{r['low95']:.2f}–{r['high95']:.2f}"]
-                    for name, r in cell["ratios"].items()
-                ],
-            )
-        )
-    parts.append(
-        "In bfloat16 a verification of n tokens and n single steps may differ in the last bits, "
-        "so near-ties flip and greedy outputs need not be the same text; exactness is checked in "
-        "float32 and float64 below."
-    )
-    return "\n\n".join(parts)
-
-
-def speed_again(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
-    body = speed(data, table, provenance).split("\n\n")
-    title = "## Speed at temperature 1, measured again"
-    reason = (
-        "After draws and checks became cheaper; the same command with `--temperatures 1.0 "
-        "--tune-prompts 8 --name speed_temperature_1`. The median time a token of three levels is "
-        "the same as in the first run, so the two ratios differ by noise: take both."
-    )
-    return "\n\n".join([title, reason, *body[2:-1]])
-
-
-def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def equality(data: dict[str, Any]) -> str:
     rows = []
     for section, cells in data.items():
         if section.startswith("float32"):
@@ -156,8 +70,8 @@ def equality(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             f"`python benchmarks/equality.py --prompts humaneval.jsonl`: {data['equal']} of "
             f"{data['outputs']} outputs equal transformers' plain greedy decoding token for token "
             f"({data['tokens']} tokens on the shipped family).",
-            provenance(data),
-            table(["models", "preset", "alone", "ragged batch of 8"], rows),
+            common.provenance(data),
+            markdown_table(["models", "preset", "alone", "ragged batch of 8"], rows),
         ]
     )
 
@@ -169,26 +83,27 @@ def benches() -> dict[str, BenchResults]:
     return {path.name.removesuffix(".gz"): results.read(path) for path in paths}
 
 
-def pictures(files: dict[str, BenchResults]) -> None:
+def draw_pictures(files: dict[str, BenchResults]) -> None:
     """Draw the bench of every system on the shipped family, and write a page on the main bench."""
     from hierspec_lab.bench.report import page
-    from hierspec_lab.bench.report.pictures import draw
+    from hierspec_lab.bench.report.pictures import pictures
 
-    draw(files["bench-eps-0.2.json"], PAGE.parent / report_bench.PICTURES)
+    for picture in pictures(files["bench-eps-0.2.json"]):
+        if picture.stem in report_bench.SHOWN:
+            path = PAGE.parent / report_bench.PICTURES / f"{picture.stem}.svg"
+            path.write_bytes(picture.content)
     page.write(files[f"{figures.HONEST[0]}.json"], PAGE.parent / "report.html")
 
 
 def text(files: dict[str, BenchResults]) -> str:
     parts = [INTRO.strip()]
-    parts += [report_bench.bench(name, data, table, provenance) for name, data in files.items()]
+    parts += [report_bench.bench(name, data) for name, data in files.items()]
     for name, section in (
         ("batch", report_bench.batch),
         ("verification", report_bench.verification),
         ("waiting", report_bench.waiting),
         ("cold", report_bench.cold),
         ("heads", report_bench.heads),
-        ("speed", speed),
-        ("speed_temperature_1", speed_again),
         ("equality", equality),
         ("ground", report_ground.ground),
         ("memory", report_ground.memory),
@@ -199,7 +114,7 @@ def text(files: dict[str, BenchResults]) -> str:
         ("harmless", report_planning.harmless),
         ("auto", report_ground.auto),
     ):
-        parts.append(section(figures.data(name), table, provenance))
+        parts.append(section(figures.data(name)))
     parts.append((common.RESULTS / "NOTES.md").read_text().strip())
     return "\n\n".join(parts) + "\n"
 
@@ -211,7 +126,7 @@ def main() -> None:
     files = benches()
     pages: dict[Path, str] = {
         PAGE: text(files),
-        report_papers.PAGE: report_papers.text(table, provenance),
+        report_papers.PAGE: report_papers.text(),
         **report_pages.filled(),
     }
     changed = [path for path, content in pages.items() if path.read_text() != content]
@@ -221,7 +136,7 @@ def main() -> None:
     for path in changed:
         path.write_text(pages[path])
     print(f"wrote {names}" if changed else "the pages are what the files say")
-    pictures(files)
+    draw_pictures(files)
     report_papers.draw_figures()
 
 

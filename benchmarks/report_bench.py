@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
+from common import provenance
 from figures import times
+from paper_evidence.computed import markdown_table
 
 from hierspec_lab.bench.method_records import MethodRecord
 from hierspec_lab.bench.records import BenchResults, TemperatureRecord
@@ -13,9 +15,13 @@ from hierspec_lab.bench.report.page import command
 from hierspec_lab.bench.report.table import equality, short
 from hierspec_lab.bench.summary import ratio
 
-Table = Callable[[list[str], list[list[str]]], str]
-Provenance = Callable[[dict[str, Any]], str]
 PICTURES = "pictures/bench-eps-0.2"  # of the results that have them, below docs/
+SHOWN = {
+    "speedup-t0": "Speed-ups, greedy",
+    "speedup-t1": "Speed-ups, temperature 1",
+    "time-t1": "Where the time goes, temperature 1",
+    "tokens-per-call-t1": "Tokens per target call, temperature 1",
+}
 # As hierspec_lab.bench chooses: ``tune`` among configurations, ``judge`` among methods.
 BEST = (
     "Best, at each temperature, is the smallest median of ms a token: of transformers' methods, "
@@ -34,7 +40,7 @@ def title(data: BenchResults) -> str:
     )
 
 
-def bench(file: str, data: BenchResults, table: Table, provenance: Provenance) -> str:
+def bench(file: str, data: BenchResults) -> str:
     """Write up one ``hierspec bench`` file: a table per temperature, and the comparisons."""
     rerun = command(data).replace("results.json", f"benchmarks/results/{file}")
     assert data.roofline is not None
@@ -54,22 +60,14 @@ def bench(file: str, data: BenchResults, table: Table, provenance: Provenance) -
         parts.append(f"### Temperature {cell.temperature:g}")
         records = sorted(cell.measured, key=lambda record: -(record.median_speedup or 0.0))
         rows = [_row(cell, record) for record in records]
-        parts.append(table(list(_HEAD), rows))
+        parts.append(markdown_table(list(_HEAD), rows))
         skipped = [f"{r.name} ({r.skipped})" for r in cell.methods if r.skipped]
         if skipped:
             parts.append("Not run: " + "; ".join(skipped) + ".")
         if comparisons := _comparisons(records):
             parts.append("; ".join(comparisons) + ".")
     if file == "bench-eps-0.2.json":
-        parts += [
-            f"![{name}]({PICTURES}/{stem}.svg)"
-            for name, stem in (
-                ("Speed-ups, greedy", "speedup-t0"),
-                ("Speed-ups, temperature 1", "speedup-t1"),
-                ("Where the time goes, temperature 1", "time-t1"),
-                ("Tokens per target call, temperature 1", "tokens-per-call-t1"),
-            )
-        ]
+        parts += [f"![{name}]({PICTURES}/{stem}.svg)" for stem, name in SHOWN.items()]
     return "\n\n".join(parts)
 
 
@@ -129,7 +127,7 @@ def _comparisons(records: Sequence[MethodRecord]) -> list[str]:
     return out
 
 
-def batch(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def batch(data: dict[str, Any]) -> str:
     size = str(data["batch_size"])
     rows = []
     for temperature, cell in data["temperatures"].items():
@@ -154,12 +152,12 @@ def batch(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             "different lengths, wall time with the reading of the prompts; each batch size with "
             "the best budgets of the same grid: the least time a token, on other prompts.",
             provenance(data),
-            table(head, rows),
+            markdown_table(head, rows),
         ]
     )
 
 
-def heads(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def heads(data: dict[str, Any]) -> str:
     rows = [
         [
             model["model"],
@@ -177,12 +175,12 @@ def heads(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             "`python benchmarks/heads.py --prompts humaneval.jsonl`: acceptance of an early exit's "
             "tokens on held-out text at temperature 1, before and after its head was trained.",
             provenance(data),
-            table(["model", "kind", "exit", "before", "after"], rows),
+            markdown_table(["model", "kind", "exit", "before", "after"], rows),
         ]
     )
 
 
-def verification(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def verification(data: dict[str, Any]) -> str:
     shares_by_case: dict[tuple[int, str, str], list[tuple[float, float]]] = {}
     for row in data["rows"]:
         for rule, shares in row["shares"].items():
@@ -207,12 +205,12 @@ def verification(data: dict[str, Any], table: Table, provenance: Provenance) -> 
             "what reading their weights once costs (a draft of 0.5 B and a target of 7 B "
             "parameters), for drafts of 4 to 15 tokens.",
             provenance(data),
-            table(["sequences", "rule", "scores", "verification", "laws and draws"], rows),
+            markdown_table(["sequences", "rule", "scores", "verification", "laws and draws"], rows),
         ]
     )
 
 
-def waiting(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def waiting(data: dict[str, Any]) -> str:
     rows = [
         [name, kind, *(f"{ms:.1f}" for ms in by_rows.values())]
         for name, kinds in data["ms"].items()
@@ -223,12 +221,12 @@ def waiting(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             "## How threads wait",
             f"`python benchmarks/waiting.py`: milliseconds of a forward of {data['target']} on two "
             "threads, by what OpenMP's threads do between pieces of work.",
-            table(["waiting", "processes", "one row", "twelve rows"], rows),
+            markdown_table(["waiting", "processes", "one row", "twelve rows"], rows),
         ]
     )
 
 
-def cold(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def cold(data: dict[str, Any]) -> str:
     rows = [
         [name, f"{times['cold']:.0f}", f"{times['warm']:.1f}"]
         for name, times in data["microseconds"].items()
@@ -239,6 +237,6 @@ def cold(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             f"`python benchmarks/cold.py`: median microseconds right after a forward of "
             f"{data['target']} and repeated at once, at a vocabulary of {data['vocab_size']}.",
             provenance(data),
-            table(["work", "after a forward", "repeated"], rows),
+            markdown_table(["work", "after a forward", "repeated"], rows),
         ]
     )

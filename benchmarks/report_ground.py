@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from report_planning import Provenance, Table
+from common import provenance
+from paper_evidence.computed import markdown_table
 
 
 def _median(cell: dict[str, Any] | None) -> str:
@@ -17,7 +18,7 @@ def _median(cell: dict[str, Any] | None) -> str:
     )
 
 
-def ground(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def ground(data: dict[str, Any]) -> str:
     parts = [
         "## The ground",
         "`python benchmarks/ground.py`: milliseconds of a call, all ways in turns. The floor is "
@@ -38,14 +39,14 @@ def ground(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
         heads = [f"{c}" if r == "prompt" else f"{r} behind {c}" for c, r in columns]
         parts += [
             f"{settings['target']}, {settings['threads']} thread(s), {what}. {provenance(run)}",
-            table(["way", *heads, "of the floor"], lines),
+            markdown_table(["way", *heads, "of the floor"], lines),
         ]
         notes = {way["note"] for way in run["ways"].values() if "llama-cpp" in way["note"]}
         parts += sorted(f"Built as: {note}." for note in notes)
     return "\n\n".join(parts)
 
 
-def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def memory(data: dict[str, Any]) -> str:
     rows = [
         [
             name,
@@ -63,12 +64,12 @@ def memory(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             "system's memory. Resident memory at its peak, libraries included, and as a multiple "
             "of the weights as they are stored.",
             provenance(data),
-            table(["command", "seconds", "peak, MiB", "times the weights"], rows),
+            markdown_table(["command", "seconds", "peak, MiB", "times the weights"], rows),
         ]
     )
 
 
-def auto(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def auto(data: dict[str, Any]) -> str:
     parts = [
         "## auto",
         "`python benchmarks/auto.py`: whole commands with `--hierarchy auto`, in seconds, when "
@@ -94,7 +95,7 @@ def auto(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
                 ]
                 head = ["ms a token", "over the plan's", "in all", "over plain decoding's in all"]
                 parts += [f"Temperature {temperature}, planned: {cell['plan']}."]
-                parts.append(table(["chain", *head], rows))
+                parts.append(markdown_table(["chain", *head], rows))
             else:
                 uses = ", ".join(f"{use} {c['seconds']:.1f}" for use, c in cell.items())
                 ends = ", ".join(f"{end:.0f}" for end in cell["first"]["promised"])

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import common
+from paper_evidence.computed import markdown_table
 
 from hierspec_lab.papers import MEASURED
 from hierspec_lab.papers.drawing import draw
@@ -26,11 +26,11 @@ text, a domain after the other, cut to their last 64 tokens; every run is in the
 `record`. [What holds, here](evidence.md) has verdicts, also on a released model."""
 
 
-def text(table: Callable[..., str], provenance: Callable[[dict[str, Any]], str]) -> str:
+def text() -> str:
     """Return the page on what was measured."""
     parts = [INTRO]
     for name, data in _reproductions().items():
-        parts.append(_section(name, MEASURED[name][1], data, table, provenance))
+        parts.append(_section(name, MEASURED[name][1], data))
     missing = [f"`{name}`" for name in MEASURED if name not in _reproductions()]
     if missing:
         parts[0] += f" Not here, but there: {', '.join(missing)}."
@@ -59,7 +59,7 @@ def _path(name: str) -> Path:
     return common.RESULTS / f"reproduce-{name}.json"
 
 
-def _section(name: str, shows: str, data: dict[str, Any], table: Any, provenance: Any) -> str:
+def _section(name: str, shows: str, data: dict[str, Any]) -> str:
     measured = data["measured_on"]
     prompts = measured["prompts"]
     count = prompts["count"] * (1 + (name in _HALVING))
@@ -72,9 +72,9 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, provenance
     if name in _HALVING:
         parts.append("Profiled on every other of these prompts, measured on those between.")
     if "environment" in measured:
-        parts.append(provenance(measured))
+        parts.append(common.provenance(measured))
     for entry in data["tables"]:
-        parts += [f"**{entry['name']}**: {entry['caption']}", _rows(entry, table)]
+        parts += [f"**{entry['name']}**: {entry['caption']}", _rows(entry)]
         parts += [f"- {note}" for note in entry["notes"]]
     for number, entry in enumerate(data["figures"], 1):
         parts += [f"![{entry['name']}: {entry['caption']}]({_picture(name, number)})"]
@@ -82,7 +82,7 @@ def _section(name: str, shows: str, data: dict[str, Any], table: Any, provenance
     return "\n\n".join(parts)
 
 
-def _rows(entry: dict[str, Any], table: Any) -> str:
+def _rows(entry: dict[str, Any]) -> str:
     """Return a table of printed and measured values, then of what is only measured."""
     if not (rows := entry["rows"]):
         return ""
@@ -99,7 +99,7 @@ def _rows(entry: dict[str, Any], table: Any) -> str:
             else:
                 cells.append(_plainly(value))
         body.append(cells)
-    return table(head, body)
+    return markdown_table(head, body)
 
 
 def _plainly(value: Any) -> str:

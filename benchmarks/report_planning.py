@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import statistics
-from collections.abc import Callable
 from typing import Any
 
-Table = Callable[[list[str], list[list[str]]], str]
-Provenance = Callable[[dict[str, Any]], str]
+from common import provenance
+from paper_evidence.computed import markdown_table
 
 
-def search(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def search(data: dict[str, Any]) -> str:
     aims = {(32, "exact"): 500, (80, "exact"): 2000, (80, "corollary"): 50}
     rows = [
         [
@@ -29,7 +28,7 @@ def search(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             "`python benchmarks/search.py`: random problems with budgets up to 15, one thread; "
             "milliseconds of processor time for the plan, runners-up and the lower bound together.",
             provenance(data),
-            table(
+            markdown_table(
                 [
                     "candidates",
                     "latency model",
@@ -44,29 +43,27 @@ def search(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
     )
 
 
-def predict(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def predict(data: dict[str, Any]) -> str:
     return _predicted(
         "## Predicted against measured",
         "`python benchmarks/predict.py --prompts humaneval.jsonl`: the models are profiled on "
         "every other prompt, and the hierarchies run interleaved on those between, ",
-        *(data, table, provenance),
+        data,
     )
 
 
-def predict_chats(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def predict_chats(data: dict[str, Any]) -> str:
     (target,) = data["targets"]
     return _predicted(
         f"## Predicted against measured, {target}",
         f"`python benchmarks/predict.py --chats FOLDER --targets {target} --lengths 4 --tokens "
         f"{data['tokens']} --num-prompts {data['prompts']}`: the models are profiled on some "
         "chats, and the hierarchies run interleaved on others, ",
-        *(data, table, provenance),
+        data,
     )
 
 
-def _predicted(
-    title: str, how: str, data: dict[str, Any], table: Table, provenance: Provenance
-) -> str:
+def _predicted(title: str, how: str, data: dict[str, Any]) -> str:
     parts = [
         title,
         f"{how}{data['tokens']} tokens each. Milliseconds a token, decoding.",
@@ -117,7 +114,7 @@ def _predicted(
                 f"Median error {100 * cell['median_error']:.1f} %, worst "
                 f"{100 * cell['worst_error']:.1f} %. Planned: {chain or 'plain decoding'}. "
                 f"Measured faster than the plan, beyond the interval: {faster}.",
-                table(
+                markdown_table(
                     ["hierarchy", "predicted", "measured", "error", "tokens a call",
                      "planned over this, paired [95 %]"],
                     rows,
@@ -126,7 +123,7 @@ def _predicted(
     return "\n\n".join(parts)
 
 
-def harmless(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
+def harmless(data: dict[str, Any]) -> str:
     rows = []
     for label, cell in data["useless"].items():
         for method in ("static", "online"):
@@ -159,10 +156,10 @@ def harmless(data: dict[str, Any], table: Table, provenance: Provenance) -> str:
             "drafts that the estimates praise and the text does not bear out (temperature 2; "
             "drafters with random weights), then code and prose prompts mixed at temperature 1.",
             provenance(data),
-            table(["useless drafts", "method", *head], rows),
+            markdown_table(["useless drafts", "method", *head], rows),
             "Mixed prompts; the best static plan is the fastest of those listed, found on the very "
             "same prompts:",
-            table(["method", *head], methods),
+            markdown_table(["method", *head], methods),
             f"Online control over the best static plan ({mixed['best_static']}): "
             f"{ratio['median']:.3f} [{ratio['low95']:.3f}, {ratio['high95']:.3f}] per prompt, "
             f"{mixed['mean_online_over_best_static']:.3f} sum over sum.",

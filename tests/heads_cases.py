@@ -6,10 +6,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 from hierspec import Hierarchy
-from hierspec.config.exit_heads import METADATA_KEY, SCHEMA
+from hierspec.config.exit_heads import METADATA_KEY, SCHEMA, read
 from hierspec.core.context import Context
 from hierspec.lm.base import Query
 from hierspec.lm.exit_heads import FULL, MLP, TRANSFORM, ExitHead, vocabulary_part
@@ -69,3 +69,11 @@ def save_random_heads(model: Path, path: Path, exits: Sequence[int] = (1, 2)) ->
     }
     save_file(tensors, path, {METADATA_KEY: json.dumps(info)})
     return path
+
+
+def damaged(source: Path, to: Path, change: Any) -> Path:
+    """A copy with tensors and description changed."""
+    info, tensors = read(source).info.to_dict(), load_file(source)
+    change(info, tensors)
+    save_file(tensors, to, {"hierspec": json.dumps(info)})
+    return to

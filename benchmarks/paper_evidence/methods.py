@@ -15,7 +15,7 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.presets.registry import preset
 from hierspec_lab.papers.p3.table1 import PRESETS
 from hierspec_lab.papers.p5.readings import READINGS
-from hierspec_lab.papers.p5.systems import CAP, WINDOW
+from hierspec_lab.papers.p5.systems import RULE, WINDOW, stacked
 
 from .families import Family, LevelEntry, drafter_level
 
@@ -325,18 +325,10 @@ def timed_rules(family: Family) -> MethodSpecs:
 
 def systems(family: Family, window: int = WINDOW) -> MethodSpecs:
     """Return P5's systems by its names; in the full system M2 drafts at most CAP tokens."""
-    small, large = drafter_level(family.small, window), drafter_level(family.large, window)
-    entropy, rule = {"window": {"kind": "entropy"}}, {"verify": "tokenwise"}
-    levels_by_name: dict[str, tuple[LevelEntry, ...]] = {
-        "vanilla M1": (small,),
-        "vanilla M2": (large,),
-        "self-verify M1": ({**small, **entropy},),
-        "self-verify M2": ({**large, **entropy},),
-        "pre-verify": (small, {**large, **rule}),
-        "pre-verify + self-verify": ({**small, **entropy}, {**large, **rule}),
-        "full": ({**small, **entropy}, drafter_level(family.large, CAP, **entropy, **rule)),
-    }
-    return {name: MethodSpec(levels, rule) for name, levels in levels_by_name.items()}
+    levels_by_name = stacked(
+        drafter_level(family.small, window), drafter_level(family.large, window)
+    )
+    return {name: MethodSpec(tuple(own), {"verify": RULE}) for name, own in levels_by_name.items()}
 
 
 def single_drafters_and_full(family: Family) -> MethodSpecs:

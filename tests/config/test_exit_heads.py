@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 import torch
-from heads_cases import hierarchy, level, save_random_heads
+from heads_cases import damaged, hierarchy, level, save_random_heads
 from safetensors import safe_open
-from safetensors.torch import load_file, save_file
 from tiny_models import save_tiny
 
 from hierspec.config import exit_heads
@@ -30,14 +29,6 @@ def test_a_files_metadata_stays_as_it_stands_there(heads) -> None:
     file = exit_heads.read(heads)
     with safe_open(file.path, framework="pt") as opened:
         assert json.dumps(file.info.to_dict()) == opened.metadata()[exit_heads.METADATA_KEY]
-
-
-def damaged(source: Path, to: Path, change: Any) -> Path:
-    """A copy with tensors and description changed."""
-    info, tensors = read(source).info.to_dict(), load_file(source)
-    change(info, tensors)
-    save_file(tensors, to, {"hierspec": json.dumps(info)})
-    return to
 
 
 def _nan(info, tensors):

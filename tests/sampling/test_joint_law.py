@@ -7,14 +7,13 @@ so a failure here is a change, not chance. The same test must reject a lossy ver
 import dataclasses
 
 import pytest
-import torch
 from installed import needs_lab
 from joint_law import chi_square, joint_law, sample
+from wrong_rules import EmitsFromFullP
 
 from hierspec import Hierarchy, HierarchyConfig
 from hierspec.config.build import Built
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.verifiers.tokenwise import Tokenwise
 
 pytestmark = needs_lab  # whose models agree often enough
 FALSE_FAILURE_RATE = 1e-4
@@ -38,13 +37,6 @@ CASES = {
         "verify": "block",
     },
 }
-
-
-class FromFullLaw(Tokenwise):
-    """A classical mistake: after a rejection, emit from p instead of from the residual."""
-
-    def correction(self, batch, accepted, tau):
-        return batch.p[torch.arange(len(tau)), tau]
 
 
 @pytest.fixture(scope="module")
@@ -76,7 +68,7 @@ def test_an_injected_lossy_verifier_is_rejected(prompt_and_law):
         {"target": {"model": "zoo:mid", "dtype": "float32"}, **CASES["tokenwise"]}
     )
     sound = Hierarchy.from_config(config)
-    root = dataclasses.replace(sound.root, rule=FromFullLaw())
+    root = dataclasses.replace(sound.root, rule=EmitsFromFullP())
     lossy = Hierarchy(Built(root, sound.tokenizer, config))
     result = chi_square(sample(lossy, prompt, PARAMS, LENGTH, SAMPLES, TOGETHER), law)
     assert 10**result.log10_p < FALSE_FAILURE_RATE, result

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import functools
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -115,6 +115,18 @@ def asking(app: Any, work: Callable[[httpx.AsyncClient], Awaitable[Any]], **opti
         return asyncio.run(run())
     finally:
         app.state.service.close()
+
+
+def completions(app: Any, bodies: Sequence[Any], together: bool) -> list[Any]:
+    """Answers to requests for completions, at once or one after the other."""
+
+    async def work(client: httpx.AsyncClient) -> list[Any]:
+        made = [client.post("/v1/completions", json=body) for body in bodies]
+        answers = await asyncio.gather(*made) if together else [await one for one in made]
+        assert [answer.status_code for answer in answers] == [200] * len(bodies)
+        return [answer.json() for answer in answers]
+
+    return asking(app, work)
 
 
 def openai_client(client: httpx.AsyncClient) -> openai.AsyncOpenAI:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 import warnings
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from eagle3_cases import save_drafter
 from installed import installed
-from server_cases import asking
+from server_cases import completions
 from transformers import (
     AutoConfig,
     AutoModelForCausalLM,
@@ -75,12 +74,7 @@ def settings(target, levels, models=None, **top):
 
 
 def texts(app, bodies, together):
-    async def work(client):
-        made = [client.post("/v1/completions", json=body) for body in bodies]
-        answers = await asyncio.gather(*made) if together else [await one for one in made]
-        return [answer.json()["choices"][0] for answer in answers]
-
-    return asking(app, work)
+    return [answer["choices"][0] for answer in completions(app, bodies, together)]
 
 
 @needs_kernels

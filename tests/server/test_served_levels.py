@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from pathlib import Path
 
@@ -10,7 +9,7 @@ import pytest
 import torch
 from eagle3_cases import save_drafter
 from estimate_cases import estimates
-from server_cases import asking
+from server_cases import asking, completions
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from hierspec import Hierarchy
@@ -53,16 +52,6 @@ def hierarchies(family, tmp_path_factory):
     )
 
 
-def texts(app, bodies, together):
-    async def work(client):
-        made = [client.post("/v1/completions", json=body) for body in bodies]
-        answers = await asyncio.gather(*made) if together else [await one for one in made]
-        assert [answer.status_code for answer in answers] == [200] * len(bodies)
-        return [answer.json() for answer in answers]
-
-    return asking(app, work)
-
-
 def words(answers):
     return [answer["choices"][0]["text"] for answer in answers]
 
@@ -79,22 +68,22 @@ def test_greedy_texts_are_those_of_plain_decoding(hierarchies, name):
     models = hierarchies(name)
     bodies = [{**body, "temperature": 0} for body in BODIES]
     plain = [{**body, "speculative": False} for body in bodies]
-    wanted = words(texts(served(models, prefix_caching=False), plain, together=False))
+    wanted = words(completions(served(models, prefix_caching=False), plain, together=False))
     assert len(set(wanted)) > 6
-    alone = texts(served(models), bodies, together=False)
+    alone = completions(served(models), bodies, together=False)
     assert words(alone) == wanted
     # Some have no drafts, while the service tries what pays.
     drafted = [one["speculative"]["levels"][-1]["num_draft_tokens"] for one in alone]
     assert sum(drafted) > 0
     # Half of them without drafts, all twice: the second time on what is cached of the first.
     mixed = [{**body, "speculative": i % 2 > 0} for i, body in enumerate(bodies)]
-    assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
+    assert words(completions(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
 
 
 @pytest.mark.parametrize("name", ["quantized", "eagle3 below an exit"])
 def test_names_have_no_folders(hierarchies, family, name):
     models = hierarchies(name)
-    (answer,) = texts(served(models), [{**BODIES[0], "seed": 1}], together=False)
+    (answer,) = completions(served(models), [{**BODIES[0], "seed": 1}], together=False)
     shown = [level["name"] for level in answer["speculative"]["levels"]]
     ends = {"quantized": ["target:int8"]}
     assert shown[-1:] == ends.get(name, ["target@2"])
@@ -111,7 +100,7 @@ def test_plans_that_a_profile_has_priced_are_not_tried_by_a_request_alone(family
         controller = OnlineController(built.root, known, Chain((0, 1), (4,)))
         app = served(Hierarchy(built, controller=controller), **settings)
         body = {**BODIES[0], "max_tokens": 40, "temperature": 0}
-        (answer,) = texts(app, [body], together=False)
+        (answer,) = completions(app, [body], together=False)
         assert str(Path(family["target"]).parent) not in json.dumps(answer)
         return answer["speculative"]["plans"]
 
@@ -128,7 +117,9 @@ def test_a_seed_is_a_seed_whoever_shares_the_service(hierarchies, name):
         models.generate(b["prompt"], max_new_tokens=b["max_tokens"], seed=b["seed"], **options).text
         for b in bodies
     ]
-    assert words(texts(served(models, max_num_seqs=7), bodies * 2, together=True)) == wanted * 2
+    assert (
+        words(completions(served(models, max_num_seqs=7), bodies * 2, together=True)) == wanted * 2
+    )
 
 
 @pytest.mark.parametrize("name", ["quantized", "eagle3"])
@@ -137,12 +128,12 @@ def test_under_match_a_seed_gives_plain_decodings_text(hierarchies, name):
     models = hierarchies(name, "match")
     bodies = [{**body, "seed": i, "temperature": 0.9} for i, body in enumerate(BODIES)]
     plain = [{**body, "speculative": False} for body in bodies]
-    wanted = words(texts(served(models, prefix_caching=False), plain, together=False))
-    assert words(texts(served(models), bodies, together=False)) == wanted
+    wanted = words(completions(served(models, prefix_caching=False), plain, together=False))
+    assert words(completions(served(models), bodies, together=False)) == wanted
     mixed = [{**body, "speculative": i % 2 > 0} for i, body in enumerate(bodies)]
-    assert words(texts(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
+    assert words(completions(served(models, max_num_seqs=7), [*mixed, *bodies], True)) == wanted * 2
     predicted = [{**body, "prediction": {"content": wanted[i]}} for i, body in enumerate(bodies)]
-    assert words(texts(served(models), predicted, together=True)) == wanted
+    assert words(completions(served(models), predicted, together=True)) == wanted
 
 
 def test_rules_that_are_lossless_greedily_alone_refuse_samples(family):
@@ -188,6 +179,6 @@ def test_an_answer_counts_alternative_drafts_as_the_service_does(family):
         "verify": "rrs",
     }
     app = served(Hierarchy.from_config(config), adapt_to_load=False)
-    (answer,) = texts(app, [{**BODIES[0], "seed": 1, "temperature": 1.0}], together=False)
+    (answer,) = completions(app, [{**BODIES[0], "seed": 1, "temperature": 1.0}], together=False)
     (drafter,) = answer["speculative"]["levels"]
     assert drafter["num_draft_tokens"] > 3 * drafter["num_drafts"], "of three drafts in a tree"

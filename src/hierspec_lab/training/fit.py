@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 from torch import nn
 from torch.optim import Optimizer
@@ -157,7 +156,7 @@ def fit(
     *,
     stop_after: int | None = None,
     build_optimisers: BuildOptimisers = muon_and_adamw,
-    console: Console | None = None,
+    show_progress: bool = True,
 ) -> dict[str, int]:
     """Train ``model`` in place; return its steps, tokens and seconds.
 
@@ -166,7 +165,7 @@ def fit(
 
     Args:
         stop_after: stop after so many steps as if interrupted, if it takes more (for tests).
-        console: shows the bar; default: standard output.
+        show_progress: as a bar on standard output.
 
     Raises:
         KeyboardInterrupt: stopped; no step is lost if a loss was being computed.
@@ -194,7 +193,7 @@ def fit(
     drop_cut_line(folder / f"{label}.jsonl")
     last_save = clock = time.monotonic()
     max_steps = math.inf if stop_after is None else stop_after
-    with _progress(label, console) as bar, (folder / f"{label}.jsonl").open("a") as log:
+    with _progress(label, show_progress) as bar, (folder / f"{label}.jsonl").open("a") as log:
         task = bar.add_task(label, total=1.0, note="")
         while (progress := schedule.progress(step, seconds)) < 1 and step < max_steps:
             generator = torch.Generator().manual_seed(seed * 1_000_003 + step)
@@ -262,12 +261,12 @@ def curve(log: Path, max_lines: int | None = None) -> list[dict[str, Any]]:
     return list({line["step"]: line for line in lines[::every]}.values())
 
 
-def _progress(label: str, console: Console | None) -> Progress:
+def _progress(label: str, show: bool) -> Progress:
     return Progress(
         TextColumn(f"[bold]{label:<8}"),
         BarColumn(),
         TextColumn("{task.percentage:3.0f} %  {task.fields[note]}"),
         TimeElapsedColumn(),
         refresh_per_second=1,
-        console=console,
+        disable=not show,
     )

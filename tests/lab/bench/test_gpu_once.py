@@ -11,7 +11,10 @@ import pytest
 import torch
 
 sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
+import gpu_family
 import gpu_once
+
+from hierspec_lab.bench.memory import count_parameters
 
 
 def runs(folder: Path, stage: str) -> list[dict]:
@@ -134,3 +137,24 @@ def test_verdicts():
     }
     nothing = {stage: [] for stage in found}
     assert {one.holds for one in gpu_once.verdicts(nothing)} == {None}
+
+
+@pytest.mark.parametrize(
+    ("size", "options", "billions"),
+    [
+        ("100M", "widen=2&deepen=2", 0.116),
+        ("0.5B", "widen=4&deepen=2", 0.459),
+        ("1b", "widen=4&deepen=4", 0.912),
+        ("3B", "widen=8&deepen=3", 2.731),
+    ],
+)
+def test_sizes_become_targets(size, options, billions):
+    name = gpu_family.target(size, 0.2)
+    assert name == f"zoo:large?eps=0.2&{options}"
+    assert count_parameters(name) / 1e9 == pytest.approx(billions, abs=5e-4)
+
+
+def test_sizes_that_are_none():
+    for wrong in ("huge", "0B"):
+        with pytest.raises(ValueError, match="say tiny"):
+            gpu_family.shape(wrong)

@@ -15,6 +15,7 @@ from hierspec.planner.latency import latency
 from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_lab.papers.p2.formula import (
     compare_orders,
+    expected_tokens,
     horizontal_speedup,
     horizontal_tokens,
     interleaved_speedup,
@@ -22,7 +23,6 @@ from hierspec_lab.papers.p2.formula import (
 )
 from hierspec_lab.planning.corollary import corollary
 from hierspec_lab.planning.dynamic import build_graph, rank_chains
-from hierspec_lab.planning.formula import expected_tokens
 
 # P1
 
@@ -100,6 +100,13 @@ def test_a_missing_scipy_names_the_extra(monkeypatch):
 
 
 # P2
+
+
+def test_tokens_of_a_round():
+    assert (expected_tokens([0.0, 1.0], 5) == [1.0, 6.0]).all()
+    for rate in (1e-9, 0.1, 0.8, 0.99, 1 - 1e-9, 1 - 1e-13):
+        by_sum = sum(rate**m for m in range(6))
+        assert float(expected_tokens(rate, 5)) == pytest.approx(by_sum, rel=1e-15)
 
 
 def test_speedups_of_the_interleaved_order():

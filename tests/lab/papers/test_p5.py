@@ -16,7 +16,7 @@ from hierspec.presets.registry import preset
 from hierspec_lab.bench.methods.base import Run, RunRequest
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
 from hierspec_lab.papers import MEASURED, reproduce
-from hierspec_lab.papers.lab import Lab
+from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import model_notes
 from hierspec_lab.papers.p5 import ablation as p5_ablation
 from hierspec_lab.papers.p5 import entropy as p5_entropy
@@ -77,14 +77,15 @@ def labels(table):
 
 def test_systems_are_the_presets():
     small, large = "zoo:small", "zoo:trunk"
-    for name, levels in (
-        ("self-verify", systems.self_verify(large)),
-        ("pre-verify", systems.pre_verify(small, large)),
-        ("pre-self-verify", systems.pre_self_verify(small, large)),
-        ("dynamic-windows", systems.full(small, large)),
+    levels = systems.levels_by_system(small, large)
+    for name, system in (
+        ("self-verify", "self-verify M2"),
+        ("pre-verify", "pre-verify"),
+        ("pre-self-verify", "pre-verify + self-verify"),
+        ("dynamic-windows", "full"),
     ):
         ours = HierarchyConfig.from_dict(
-            {"target": "zoo:large", "levels": levels, "verify": systems.RULE}
+            {"target": "zoo:large", "levels": levels[system], "verify": systems.RULE}
         )
         assert ours == preset(name, "zoo:large", (small, large)), name
 
@@ -94,15 +95,16 @@ def test_which_levels_adapt():
         config = HierarchyConfig.from_dict({"target": "t", "levels": levels, "verify": "block"})
         return [type(level.window) for level in config.levels]  # type: ignore[union-attr]
 
-    assert kinds(systems.vanilla("m")) == [FixedWindow]
-    assert kinds(systems.self_verify("m")) == [EntropyWindow]
-    assert kinds(systems.pre_verify("s", "m")) == [FixedWindow, FixedWindow]
-    assert kinds(systems.pre_self_verify("s", "m")) == [EntropyWindow, FixedWindow]
-    assert kinds(systems.full("s", "m")) == [EntropyWindow, EntropyWindow]
+    levels = systems.levels_by_system("s", "m", 4)
+    assert kinds(levels["vanilla M2"]) == [FixedWindow]
+    assert kinds(levels["self-verify M2"]) == [EntropyWindow]
+    assert kinds(levels["pre-verify"]) == [FixedWindow, FixedWindow]
+    assert kinds(levels["pre-verify + self-verify"]) == [EntropyWindow, FixedWindow]
+    assert kinds(levels["full"]) == [EntropyWindow, EntropyWindow]
     # K is both levels' where windows are fixed, and M1's alone in the whole system.
-    sizes = lambda levels: [level["num_speculative_tokens"] for level in levels]  # noqa: E731
-    assert sizes(systems.pre_self_verify("s", "m", 4)) == [4, 4]
-    assert sizes(systems.full("s", "m", 4)) == [4, systems.CAP]
+    sizes = {name: [level["num_speculative_tokens"] for level in levels[name]] for name in levels}
+    assert sizes["pre-verify + self-verify"] == [4, 4]
+    assert sizes["full"] == [4, systems.CAP]
 
 
 def test_the_printed_off_by_one_is_lossy_and_our_reading_is_not():
@@ -255,13 +257,9 @@ def test_ablation_at_another_temperature(tiny):
 def test_the_full_system_writes_what_plain_decoding_does(tiny, lab):
     """Compare greedy texts, in which the windows have adapted."""
     plain = systems.method(lab, "plain")
-    small, large = tiny.drafts
-    for levels in (
-        systems.self_verify(small),
-        systems.pre_self_verify(small, large, 3),
-        systems.full(small, large, 3),
-    ):
-        method = systems.method(lab, "x", levels)
+    levels = systems.levels_by_system(*tiny.drafts, 3)
+    for name in ("self-verify M1", "pre-verify + self-verify", "full"):
+        method = systems.method(lab, name, levels[name])
         for prompt in PROMPTS:
             request = RunRequest(24)
             assert method.run(prompt, request).token_ids == plain.run(prompt, request).token_ids
@@ -379,7 +377,7 @@ def test_the_running_threshold_is_the_windows():
 
 def test_entropies_are_those_the_window_saw(tiny, lab):
     """Compare entropies of a pass over the text with those of the rows at drafting."""
-    method = systems.method(lab, "draft", systems.vanilla(tiny.drafts[1], 4))
+    method = systems.method(lab, "draft", [draft_level(tiny.drafts[1], 4)])
     run, seen = run_traced(lab, method, 1.0, 0)
     text = [*PROMPTS[0], *run.token_ids]
     below = method.hierarchy.root.below
@@ -401,7 +399,7 @@ def test_entropies_are_those_the_window_saw(tiny, lab):
                 recorded[one.at + i] = signals[i]
             return (state[0] + 1,)
 
-    levels = [{**systems.vanilla(tiny.drafts[1], 4)[0], "window": Records()}]
+    levels = [draft_level(tiny.drafts[1], 4, window=Records())]
     HierarchyMethod("x", tiny, levels, verify=systems.RULE).run(
         PROMPTS[0], RunRequest(lab.max_new_tokens, 1.0, lab.seed)
     )

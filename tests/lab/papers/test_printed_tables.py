@@ -7,7 +7,7 @@ import pytest
 from hierspec.cli import run
 from hierspec_lab.papers import Cell, reproduce
 from hierspec_lab.papers.p1.tables import SECOND_COSTS, TABLE_7
-from hierspec_lab.planning.formula import expected_tokens
+from hierspec_lab.papers.p2.formula import expected_tokens
 
 
 @pytest.fixture(scope="module")

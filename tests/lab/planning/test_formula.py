@@ -55,6 +55,13 @@ def test_unknown_parts_of_a_curve():
         rounds_from_survival(curve, 5)
 
 
+def test_rounds_at_extreme_rates():
+    length, budget = np.arange(13)[:, None], np.arange(13)[None]
+    never, always = rounds_from_survival(np.array([0.0, 1.0])[:, None] ** np.arange(13), 12)
+    assert (never == budget).all()  # a token a round
+    assert (always == -(-budget // (length + 1))).all()  # T + 1 a round
+
+
 # Corollary 3.1
 
 

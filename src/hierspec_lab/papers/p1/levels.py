@@ -12,7 +12,7 @@ from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
 from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.bench.summary import num_tokens_after_first
-from hierspec_lab.planning.formula import formula
+from hierspec_lab.planning.corollary import corollary
 from hierspec_lab.planning.simulated import build_root
 from hierspec_lab.simulation import CoinFlips, simulate
 
@@ -95,7 +95,7 @@ class Levels:
 
     def formula_ms(self) -> float:
         """Return milliseconds a token by P1's Corollary 3.1: each level hands up its budget."""
-        return formula(self.costs, self.rates, self.budgets)
+        return corollary(ideal(self.costs, self.acceptance, self.names), self.chain).ms_per_token
 
     def counted_ms(self, runs: Sequence[Run]) -> float:
         """Return milliseconds a token of the runs' counted calls, each at its level's cost."""

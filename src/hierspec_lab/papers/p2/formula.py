@@ -17,7 +17,21 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import ArrayLike
 
-from hierspec_lab.planning.formula import expected_tokens
+_TINY = 5e-324  # stands for an acceptance rate of 0, whose logarithm is not finite
+
+
+def expected_tokens(alpha: ArrayLike, handed_up: ArrayLike) -> np.ndarray:
+    """Return expected tokens of a round, (1 − α^{n+1}) / (1 − α), the verifier's own included.
+
+    Args:
+        alpha: acceptance rates, each test independent; ``handed_up``: draft lengths n ≥ 0. They
+            broadcast.
+
+    Source: Leviathan et al. (2023), eq. 1; α = 1 gives its limit n + 1.
+    """
+    log_alpha, count = np.log(np.maximum(alpha, _TINY)), np.asarray(handed_up) + 1
+    step = np.where(log_alpha == 0.0, -1.0, log_alpha)  # expm1 is accurate for α near 1 as well
+    return np.where(log_alpha == 0.0, count, np.expm1(count * step) / np.expm1(step))
 
 
 def interleaved_tokens(alpha: ArrayLike, beta: ArrayLike, n: ArrayLike, m: ArrayLike) -> np.ndarray:

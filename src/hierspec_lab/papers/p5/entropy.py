@@ -23,12 +23,12 @@ from hierspec.core.windows import EntropyWindow
 from hierspec.lm.base import Query
 from hierspec.sampling.scores import compute_signals
 from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
-from hierspec_lab.papers.lab import Lab
+from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import model_notes, uncompared_table
 from hierspec_lab.papers.tables import Curve, Figure, Reproduction, Table
 
 from .rounds import Round, run_traced
-from .systems import RULE, WINDOW, drafts, roles, vanilla
+from .systems import RULE, WINDOW, drafts, roles
 
 _BINS = 24
 _GROUPS = 5
@@ -138,7 +138,7 @@ def measure(lab: Lab) -> Reproduction:
         for j, (name, models, draft) in enumerate(plans):
             stage = f"p5-entropy, {name}, temperature {temperature:g}"
             share = (i * len(plans) + j) / total
-            method = HierarchyMethod(name, models, vanilla(draft), verify=RULE)
+            method = HierarchyMethod(name, models, [draft_level(draft, WINDOW)], verify=RULE)
             pairs.append(_pair(lab, method, temperature, stage, share, 1 / total))
         tables += [
             _separation_table(lab, temperature, pairs),

@@ -33,48 +33,33 @@ NOT_AS_PRINTED = (
 ELSEWHERE = "Printed numbers are of other models and machines (Llama 70B, 7B and 68M on V100s)."
 
 
-def vanilla(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Return speculative decoding with drafts of ``window`` tokens."""
-    return [_level(model, window)]
-
-
-def self_verify(model: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Return a single draft that stops after a token of too high entropy [P5 Algorithm 1]."""
-    return [_level(model, window, adaptive=True)]
-
-
-def pre_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Return M1 drafting for M2 and M2 for the target, with fixed windows [P5 Figure 5a]."""
-    return [_level(small, window), _level(large, window, verify=RULE)]
-
-
-def pre_self_verify(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Return :func:`pre_verify` with M1 stopping by its entropy [P5 Figure 5b]."""
-    return [_level(small, window, adaptive=True), _level(large, window, verify=RULE)]
-
-
-def full(small: str, large: str, window: int = WINDOW) -> list[dict[str, Any]]:
-    """Return HSDDW: M2, too, stops by its entropy [P5 Algorithm 2]; ``window`` is M1's alone."""
-    return [_level(small, window, adaptive=True), _level(large, CAP, adaptive=True, verify=RULE)]
-
-
-def _level(model: str, tokens: int, *, adaptive: bool = False, **options: Any) -> dict[str, Any]:
-    level = draft_level(model, tokens, **options)
-    return {**level, "window": {"kind": "entropy"}} if adaptive else level
-
-
 def levels_by_system(
     small: str, large: str, window: int = WINDOW
 ) -> dict[str, list[dict[str, Any]]]:
     """Return every system's levels, by its name in P5's tables."""
+    return stacked(draft_level(small, window), draft_level(large, window))
+
+
+def stacked(small: dict[str, Any], large: dict[str, Any]) -> dict[str, list[dict[str, Any]]]:
+    """Return every system's levels from those of M1 and M2, which draft K tokens.
+
+    Where a level stops by its entropy, it does so after a token of too high entropy. In the full
+    system M2 does so, too, and K is M1's alone.
+
+    Source: P5 Algorithm 1 (self-verify), Figures 5a and 5b (pre-verify), Algorithm 2 (full).
+    """
+    entropy, rule = {"window": {"kind": "entropy"}}, {"verify": RULE}
     return {
-        "vanilla M1": vanilla(small, window),
-        "vanilla M2": vanilla(large, window),
-        "self-verify M1": self_verify(small, window),
-        "self-verify M2": self_verify(large, window),
-        "pre-verify": pre_verify(small, large, window),
-        "pre-verify + self-verify": pre_self_verify(small, large, window),
-        "full": full(small, large, window),
+        "vanilla M1": [small],
+        "vanilla M2": [large],
+        "self-verify M1": [{**small, **entropy}],
+        "self-verify M2": [{**large, **entropy}],
+        "pre-verify": [small, {**large, **rule}],
+        "pre-verify + self-verify": [{**small, **entropy}, {**large, **rule}],
+        "full": [
+            {**small, **entropy},
+            {**large, "num_speculative_tokens": CAP, **entropy, **rule},
+        ],
     }
 
 

@@ -18,7 +18,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 
 from hierspec.api import Hierarchy
 from hierspec.errors import HierspecError
@@ -246,7 +245,7 @@ def train(
         "eagle3",
         stop_after=stop_after,
         build_optimisers=lambda model, schedule: [optimiser],
-        console=Console(quiet=True),
+        show_progress=False,
     )
     info["seconds"] = result["seconds"]
     info["environment"] = machine.hardware(backend.device)

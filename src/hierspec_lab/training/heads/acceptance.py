@@ -19,7 +19,6 @@ from pathlib import Path
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 
 from hierspec.config.vocabulary import validate_same_vocabulary
 from hierspec.errors import HierspecError
@@ -173,7 +172,7 @@ def train(
         build_optimisers=lambda model, schedule: [
             torch.optim.AdamW(model.parameters(), lr=schedule.adamw_rate, weight_decay=0.01)
         ],
-        console=Console(quiet=True),
+        show_progress=False,
     )
     with torch.no_grad():
         for parameter in head.parameters():

@@ -17,7 +17,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rich.console import Console
 from torch import nn
 
 from hierspec.config import exit_heads as files
@@ -185,7 +184,7 @@ def train(
         label,
         stop_after=stop_after,
         build_optimisers=_adamw,
-        console=Console(quiet=True),
+        show_progress=False,
     )
     stored_dtype = torch.bfloat16 if settings.kind == MLP else backend.dtype
     heads.round_to(stored_dtype)

@@ -21,7 +21,6 @@ from typing import Any
 
 import torch
 import torch.nn.functional as F
-from rich.console import Console
 from safetensors.torch import load_file
 from torch import Tensor, nn
 
@@ -195,7 +194,7 @@ def train(
         settings.seed,
         "sibling",
         stop_after=stop_after,
-        console=Console(quiet=True),
+        show_progress=False,
     )
     info = {
         "schema_version": sibling.SCHEMA,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 import torch
-from heads_cases import hierarchy, level, rows_of
-from safetensors.torch import load_file, save_file
+from heads_cases import damaged, hierarchy, level, rows_of
+from safetensors.torch import load_file
 
 from hierspec import Hierarchy
 from hierspec.cli import run
@@ -191,13 +191,6 @@ def test_a_request_that_forbids_all_that_a_head_can_say_goes_on(models, trained,
 # -- the file
 
 
-def _changed(source: Path, to: Path, change: Any) -> Path:
-    info, tensors = read(source).info.to_dict(), load_file(source)
-    change(info, tensors)
-    save_file(tensors, to, {"hierspec": json.dumps(info)})
-    return to
-
-
 def _descending(info: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     tensors["vocabulary"] = tensors["vocabulary"].flip(0)
 
@@ -218,7 +211,7 @@ def _beyond(info: dict[str, Any], tensors: dict[str, torch.Tensor]) -> None:
     ],
 )
 def test_a_file_that_does_not_fit_is_refused(models, trained, tmp_path, change, message) -> None:
-    path = _changed(trained["llama"], tmp_path / "bad.safetensors", change)
+    path = damaged(trained["llama"], tmp_path / "bad.safetensors", change)
     with pytest.raises(ValueError, match=message):
         load_head(path, 1, load(models["llama"]), str(models["llama"]))
 
