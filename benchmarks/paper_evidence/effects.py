@@ -1,15 +1,15 @@
 """Metrics of a run, and a claim's effect prompt by prompt, from an experiment's file.
 
 Where a claim compares the best of several methods (the best single exit, the best hierarchy of
-three), the choice is cross-fitted: even prompts compare the method that is best on odd ones, and
-odd prompts the one that is best on even ones, so that no method is chosen on the prompts that it is
-judged by.
+three), the choice is cross-fitted: each half of the prompts compares the method that is best on the
+other one, so that no method is chosen on the prompts that it is judged by.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from statistics import fmean, pstdev
 
 from hierspec_lab.papers.p5.entropy import area_under_curve
@@ -166,7 +166,7 @@ def values_by_prompt(file: ExperimentFile, method: str, metric: Metric) -> dict[
 def best_by_prompt(
     file: ExperimentFile, names: Sequence[str], metric: Metric, *, by_logarithm: bool = False
 ) -> dict[int, float]:
-    """Return by prompt the metric of the method that is best on prompts of the other parity.
+    """Return by prompt the metric of the method that is best on prompts of the other half.
 
     Args:
         by_logarithm: best in the mean of logarithms, as ratios are judged; a few texts that one
@@ -175,35 +175,48 @@ def best_by_prompt(
     by_method = {name: values_by_prompt(file, name, metric) for name in names}
     if len(names) == 1:
         return by_method[names[0]]
-    if by_logarithm:
-        by_method = {
-            name: {number: value for number, value in values.items() if value > 0}
-            for name, values in by_method.items()
-        }
-    by_prompt = {}
-    for parity in (0, 1):
+    mean = mean_logarithm if by_logarithm else fmean
+    half_of, by_prompt = halves(file), dict[int, float]()
+    for half in (0, 1):
         means = {
-            name: fmean(map(math.log, others) if by_logarithm else others)
+            name: mean(others)
             for name, values in by_method.items()
-            if (others := [value for number, value in values.items() if number % 2 != parity])
+            if (others := [value for n, value in values.items() if half_of[n] != half])
         }
         if not means:
             continue
         best = max(means, key=lambda name: means[name])
-        by_prompt |= {n: value for n, value in by_method[best].items() if n % 2 == parity}
+        by_prompt |= {n: value for n, value in by_method[best].items() if half_of[n] == half}
     return by_prompt
+
+
+def halves(file: ExperimentFile) -> list[int]:
+    """Return for each prompt the half it is in, by turns within its domain: both have all."""
+    seen = Counter[str]()
+    half_of = []
+    for domain in file.domains:
+        half_of.append(seen[domain] % 2)
+        seen[domain] += 1
+    return half_of
+
+
+def mean_logarithm(values: Iterable[float]) -> float:
+    """Return the mean of the logarithms of numbers ≥ 0, −∞ where one is 0."""
+    return fmean(math.log(value) if value > 0 else -math.inf for value in values)
 
 
 def chosen_by_prompt(
     file: ExperimentFile, choose: Callable[[ExperimentFile], str], metric: Metric
 ) -> dict[int, float]:
-    """Return by prompt the metric of the method that is chosen from prompts of the other parity."""
-    by_prompt = {}
-    for parity in (0, 1):
-        others = [run for run in file.runs if run.prompt % 2 != parity]
+    """Return by prompt the metric of the method that is chosen from prompts of the other half."""
+    half_of, by_prompt = halves(file), dict[int, float]()
+    for half in (0, 1):
+        others = [run for run in file.runs if half_of[run.prompt] != half]
+        if not others:
+            continue
         chosen = choose(file.model_copy(update={"runs": others}))
         values = values_by_prompt(file, chosen, metric)
-        by_prompt |= {n: value for n, value in values.items() if n % 2 == parity}
+        by_prompt |= {n: value for n, value in values.items() if half_of[n] == half}
     return by_prompt
 
 

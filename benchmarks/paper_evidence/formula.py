@@ -7,7 +7,6 @@ on single drafts and stacks of three shows of P1 is whether the formula's choice
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -120,7 +119,7 @@ def choose_tail(file: ExperimentFile) -> str:
         for name in names
         if name in file.methods
     }
-    return max(values, key=lambda name: fmean(map(math.log, values[name])))
+    return max(values, key=lambda name: effects.mean_logarithm(values[name]))
 
 
 def rate(file: ExperimentFile, methods: Sequence[str]) -> float | None:

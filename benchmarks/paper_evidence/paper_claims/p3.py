@@ -109,6 +109,7 @@ def claims() -> list[Claim]:
                 ("HiSpec",),
                 (theirs,),
                 _SPEED,
+                decides=theirs != "SWIFT",  # in so short a text it searches for layers throughout
             )
             for theirs, name in (
                 ("LayerSkip", "LayerSkip (exit at L/4)"),

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import argparse
 import json
+import re
+import shlex
 import sys
 from pathlib import Path
 
@@ -14,7 +16,9 @@ sys.path.append(str(Path(__file__).parents[3] / "benchmarks"))
 import gpu_family
 import gpu_once
 
+from hierspec.cli import run as run_command
 from hierspec_lab.bench.memory import count_parameters
+from hierspec_lab.bench.methods.catalogue import catalogue
 
 
 def runs(folder: Path, stage: str) -> list[dict]:
@@ -158,3 +162,20 @@ def test_sizes_that_are_none():
     for wrong in ("huge", "0B"):
         with pytest.raises(ValueError, match="say tiny"):
             gpu_family.shape(wrong)
+
+
+def test_the_bench_on_the_page_exists_and_needs_a_gpu(tmp_path, monkeypatch, capsys):
+    page = (Path(__file__).parents[3] / "docs" / "gpu.md").read_text()
+    found = re.search(r"^hierspec (bench .*?gpu\.json)$", page, re.DOTALL | re.MULTILINE)
+    assert found is not None
+    arguments = shlex.split(found[1].replace("\\\n", " "))
+    known = catalogue()
+    methods = arguments[arguments.index("--methods") + 1].split(",")
+    assert all(known[name].lossless for name in methods)
+    monkeypatch.chdir(tmp_path)
+    Path("humaneval.jsonl").write_text('{"prompt": "def f():"}\n' * 20)
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert run_command(arguments) == 2
+    (line,) = [line for line in capsys.readouterr().err.splitlines() if "error" in line]
+    assert "'cuda'" in line
+    assert "cpu" in line
