@@ -63,11 +63,18 @@ PEERS = {0: "smollm2-16bit-peers-greedy", 1: "smollm2-16bit-peers-sampled"}  # w
 QUANTIZED_PEERS = {0: "smollm2-16bit-llama.cpp-greedy", 1: "smollm2-16bit-llama.cpp-sampled"}
 OWN_BITS = {0: "smollm2-own-bits-greedy", 1: "smollm2-own-bits-sampled"}  # the 4-bit file as it is
 OWN_BITS_PEERS = {0: "smollm2-own-bits-peers-greedy", 1: "smollm2-own-bits-peers-sampled"}
-AVX2 = {0: "smollm2-16bit-avx2-greedy"}  # the 16-bit target on a processor without AVX-512
-RELEASED = tuple(
-    file
-    for files in (HONEST, QUANTIZED_PEERS, PEERS, AVX2, OWN_BITS, OWN_BITS_PEERS, CHATS)
-    for file in files.values()
+# the 16-bit target on a processor without AVX-512
+AVX2 = {0: "smollm2-16bit-avx2-greedy", 1: "smollm2-16bit-avx2-sampled"}
+AVX2_PLAN = "smollm2-16bit-avx2-plan"  # greedily again, a copy in 4 bits among the drafts
+AVX2_DRAFTS = "smollm2-16bit-avx2-drafts"  # both temperatures
+RELEASED = (
+    *(
+        file
+        for files in (HONEST, QUANTIZED_PEERS, PEERS, AVX2, OWN_BITS, OWN_BITS_PEERS, CHATS)
+        for file in files.values()
+    ),
+    AVX2_PLAN,
+    AVX2_DRAFTS,
 )
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = tuple(
