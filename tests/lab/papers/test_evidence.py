@@ -224,6 +224,17 @@ def test_one_text_at_many_times_the_speed_does_not_choose_a_ratio():
     assert set(best.values()) == {2.0}
 
 
+def test_both_halves_of_prompts_have_all_domains():
+    file = file_of(num_prompts=24)
+    for n, prompt in enumerate(file.prompts):
+        prompt.domain = f"domain {n % 8}"  # as prompts go round eight of them
+    half_of = effects.halves(file)
+    for half in (0, 1):
+        assert {d for d, own in zip(file.domains, half_of, strict=True) if own == half} == set(
+            file.domains
+        )
+
+
 def test_a_choice_is_made_on_other_prompts():
     file = file_of([run(name, n, calls=4 + n) for name in "ab" for n in range(4)])
 
