@@ -77,6 +77,8 @@ class HeadsInfo(FrozenRecord):
         fingerprint: of the model's files.
         input_size: columns of a weight; 0: ``hidden_size``.
         vocabulary_size: how many tokens the heads score; ``None``: all.
+        by_teacher: figures ``before`` and ``after``, where one exit taught those before it: how
+            well they draft for that one.
     """
 
     schema_version: Integer
@@ -99,6 +101,7 @@ class HeadsInfo(FrozenRecord):
     before: FiguresByExit = Field(default_factory=dict)
     after: FiguresByExit = Field(default_factory=dict)
     domains: dict[str, FiguresByExit] = Field(default_factory=dict)
+    by_teacher: dict[str, FiguresByExit] = Field(default_factory=dict)
 
 
 class HeadsWarning(HierspecWarning, UserWarning):

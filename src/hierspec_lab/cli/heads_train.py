@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 _EAGLE3 = {"--held-out", "--conversations", "--minutes", "--draft-vocab", "--feature-layers"}
 _EAGLE3 |= {"--depth", "--store-gib", "--watch", "--measure"}
-_EXITS = {"--vocabulary", "--inner", "--loss"}
+_EXITS = {"--vocabulary", "--inner", "--loss", "--teacher"}
 _WINDOWS = {"--windows", "--tokens", "--rows", "--width", "--dtype", "--device"}
 # Options that a kind does not read.
 _UNREAD = {"eagle3": _EXITS | _WINDOWS, "acceptance": _EXITS | _EAGLE3 | {"--features", "--from"}}
@@ -107,6 +107,14 @@ def train(
             "as KL and turns into the total variation."
         ),
     ] = "kl",
+    teacher: Annotated[
+        int | None,
+        typer.Option(
+            metavar="LAYER",
+            help="Further training of --from: the heads before this one learn from it instead of "
+            "the model, and it stays as it is.",
+        ),
+    ] = None,
     windows: Annotated[
         int, typer.Option(min=1, help="heads: most windows, or conversations, to measure on.")
     ] = 16,
@@ -282,6 +290,7 @@ def train(
             vocabulary=vocabulary,
             inner=inner,
             loss=loss,
+            teacher=teacher,
             **text_windows,
             **schedule,
         )

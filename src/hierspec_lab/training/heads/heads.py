@@ -78,6 +78,7 @@ class Heads(nn.ModuleDict):
         # The input of full heads need not be as wide as the model (OPT).
         self.input_size = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
         self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
+        self.num_scored = backend.vocab_size if vocabulary is None else len(vocabulary)
         self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
         if self.ids is not None and kind != FULL:
             self._rows = unembedding_rows(backend, self.ids)
@@ -95,6 +96,10 @@ class Heads(nn.ModuleDict):
             return backend.head(h, self._unembed)
         scores = backend.head(h)
         return scores if self.ids is None else scores[:, self.ids]
+
+    def tokens(self, columns: torch.Tensor) -> torch.Tensor:
+        """Return the ids of tokens given by their place among those that heads score."""
+        return columns if self.ids is None else self.ids[columns]
 
     def round_to(self, dtype: torch.dtype) -> None:
         """Round all parameters to numbers of ``dtype``, as they will be stored."""

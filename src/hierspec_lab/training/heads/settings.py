@@ -50,6 +50,8 @@ class HeadsSettings(TrainingSettings):
         vocabulary: how many tokens the heads score, the most frequent ones; ``None``: all.
         inner: m, of an mlp; ``None``: twice the hidden size.
         loss: ``kl``, or ``tv``: KL that turns into the total variation.
+        teacher: the exit whose head those before it learn from, further on; ``None``: all learn
+            from the last layer. [P1 §4.1: the smallest model is tuned to match the next one]
     """
 
     exits: tuple[int, ...]
@@ -57,6 +59,7 @@ class HeadsSettings(TrainingSettings):
     vocabulary: int | None = None
     inner: int | None = None
     loss: str = "kl"
+    teacher: int | None = None
     learning_rate: float = 2e-4
     epochs: float = 2
 
@@ -69,5 +72,9 @@ class HeadsSettings(TrainingSettings):
             raise HierspecError(f"inner is the size of an mlp; kind {self.kind} has none")
         if not self.exits:
             raise HierspecError("no exits: name layers, as in --exits 2,4")
+        if self.teacher is not None and self.teacher not in sorted(self.exits)[1:]:
+            raise HierspecError(
+                f"teacher {self.teacher} is no exit with another before it: name one of --exits"
+            )
         positive = ("learning_rate", "epochs", "tokens", "rows", "width", "held_out")
         validate_numbers(self, positive, ("steps", "vocabulary", "inner"))

@@ -52,6 +52,7 @@ from .states import Piece, StateStore
 _TEXTS_END, _STATES_END, _MEASURED_END, _TRAINING_END = 0.1, 0.4, 0.45, 0.95
 _MEASURED_ROWS = 512  # at once
 ALL = ""  # domain under which figures over all domains are listed
+Figures = dict[str, dict[str, dict[str, float]]]  # by domain, exit and name
 
 
 def train(
@@ -111,6 +112,8 @@ def train(
     )
     assert isinstance(backend, HFBackend)
     _validate_settings(settings, backend)
+    if settings.teacher is not None and start_from is None:
+        raise HierspecError(f"teacher {settings.teacher} has no head yet: say --from which file")
     initial = None if start_from is None else _read_start(start_from, settings)
     if not texts and registry.family(model) != FAMILY:  # the texts that the model writes are kept
         resuming.save_settings(folder, {key: identity[key] for key in ("model", "dtype", "seed")})
@@ -156,12 +159,15 @@ def train(
         partial(partial_progress(report_progress, _TEXTS_END, _STATES_END), "the model reads"),
     )
 
-    def measure(stage: str, start: float, end: float) -> dict[str, Any]:
+    def measure(stage: str, start: float, end: float) -> list[Figures]:
         report_share = partial(partial_progress(report_progress, start, end), stage)
-        return _measure_by_domain(heads, store, data.held_out, report_share)
+        return [
+            _measure_by_domain(heads, store, data.held_out, report_share, teacher)
+            for teacher in dict.fromkeys((None, settings.teacher))
+        ]
 
     before = resuming.compute_once(
-        dict[str, dict[str, dict[str, float]]],
+        list[Figures],
         folder / f"{label}.before.json",
         lambda: measure("measuring", _STATES_END, _MEASURED_END),
     )
@@ -206,10 +212,12 @@ def train(
         "steps": result["steps"],
         "seconds": result["seconds"],
         "texts": data.source,
-        "before": before[ALL],
-        "after": after[ALL],
-        "domains": {domain: figures for domain, figures in after.items() if domain != ALL},
+        "before": before[0][ALL],
+        "after": after[0][ALL],
+        "domains": {domain: figures for domain, figures in after[0].items() if domain != ALL},
     }
+    if settings.teacher is not None:
+        info["by_teacher"] = {"before": before[1][ALL], "after": after[1][ALL]}
     write(path, heads, stored_dtype, info)
     report_info = {**info, "curve": curve(folder / f"{label}.jsonl")}
     write_report(path, files.SCHEMA, report_info, backend.device)
@@ -295,9 +303,9 @@ def _objective(
         report_share(step.progress)
         size = step.phase.rows * step.phase.width
         states = store.read(slice_passes(shuffle, len(rows), step.number * size, size))
-        kl, tv = frozen.distances(heads, states)
+        kl, tv = frozen.distances(heads, states, settings.teacher)
         parts = {}
-        for i, layer in enumerate(frozen.exits):
+        for i, layer in enumerate(frozen.before(settings.teacher)):
             parts |= {f"kl@{layer}": kl[i].detach(), f"tv@{layer}": tv[i].detach()}
         if settings.loss == "tv":
             return kl_then_tv(kl, tv, step.progress).sum(), parts
@@ -307,13 +315,17 @@ def _objective(
 
 
 def _measure_by_domain(
-    heads: Heads, store: StateStore, pieces: Sequence[Piece], report_share: Callable[[float], None]
-) -> dict[str, dict[str, dict[str, float]]]:
-    """Return mean figures by domain, exit and name; of domain :data:`ALL` over all positions."""
+    heads: Heads,
+    store: StateStore,
+    pieces: Sequence[Piece],
+    report_share: Callable[[float], None],
+    teacher: int | None = None,
+) -> Figures:
+    """Return mean figures; of domain :data:`ALL` over all positions."""
     domains: dict[str, list[Piece]] = {}
     for piece in pieces:
         domains.setdefault(piece.domain, []).append(piece)
-    frozen, exits = store.frozen, store.frozen.exits
+    frozen, exits = store.frozen, store.frozen.before(teacher)
     sums, counts = {}, {}
     for number, (domain, domain_pieces) in enumerate(sorted(domains.items())):
         rows = store.rows_of(domain_pieces)
@@ -321,7 +333,8 @@ def _measure_by_domain(
         sums[domain] = torch.zeros(len(exits), len(FIGURES), dtype=torch.float64)
         for start in range(0, len(rows), _MEASURED_ROWS):
             report_share((number + start / len(rows)) / len(domains))
-            sums[domain] += frozen.measure(heads, store.read(rows[start : start + _MEASURED_ROWS]))
+            states = store.read(rows[start : start + _MEASURED_ROWS])
+            sums[domain] += frozen.measure(heads, states, teacher)
     sums[ALL], counts[ALL] = torch.stack(list(sums.values())).sum(0), sum(counts.values())
     names = FIGURES if heads.ids is not None else FIGURES[:3]
     return {

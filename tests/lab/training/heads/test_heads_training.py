@@ -8,6 +8,7 @@ from heads_training import FAMILIES, QUICK
 from safetensors.torch import load_file
 
 from hierspec.config.exit_heads import read
+from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import KINDS
 from hierspec.lm.load import load
 from hierspec_lab.training.fit import CosineSchedule, Phase
@@ -74,6 +75,24 @@ def test_a_batch_in_an_old_cache_is_as_in_a_new_one(models) -> None:
         torch.testing.assert_close(backend.head(again[-1]), theirs, rtol=0, atol=1e-9)
 
 
+def test_an_exit_teaches_those_before_it_and_stays_as_it_is(models, trained, folder) -> None:
+    settings = HeadsSettings(exits=(1, 2), kind=read(trained["llama"]).kind, teacher=2, **QUICK)
+    path = folder / "taught.safetensors"
+    with pytest.raises(HierspecError, match="say --from which"):
+        train(str(models["llama"]), settings, path)
+    info = train(str(models["llama"]), settings, path, start_from=trained["llama"]).info
+    before, after = load_file(trained["llama"]), load_file(path)
+    assert torch.equal(before["exit.2.weight"], after["exit.2.weight"])
+    assert not torch.equal(before["exit.1.weight"], after["exit.1.weight"])
+    assert set(info.by_teacher["after"]) == {"1"}
+    assert set(info.after) == {"1", "2"}
+    assert info.by_teacher["after"]["1"].kl < info.by_teacher["before"]["1"].kl
+    assert info.after["2"] == info.before["2"]
+    for teacher in (1, 3):
+        with pytest.raises(HierspecError, match="another before it"):
+            HeadsSettings(exits=(1, 2), teacher=teacher)
+
+
 @pytest.mark.parametrize("family", ["llama", "gpt2"])
 def test_resumed_training_ends_with_the_same_bits(models, folder, family) -> None:
     settings = HeadsSettings(exits=(1, 2), kind="full", **{**QUICK, "steps": 12})
@@ -98,12 +117,12 @@ def test_an_interrupted_step_is_not_lost(models, folder, monkeypatch) -> None:
     seen = []
     distances = Frozen.distances
 
-    def cut(self, heads, states):
+    def cut(self, heads, states, teacher=None):
         if torch.is_grad_enabled():
             seen.append(states)
             if len(seen) == 6:
                 raise KeyboardInterrupt
-        return distances(self, heads, states)
+        return distances(self, heads, states, teacher)
 
     monkeypatch.setattr(Frozen, "distances", cut)
     with pytest.raises(KeyboardInterrupt):
