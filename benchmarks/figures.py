@@ -495,6 +495,13 @@ def sibling_on(domain: str) -> str:
     return f"{shorts(2, found.acceptance, found.agreement)} | {calls(found)}"
 
 
+def sibling_by_position(temperature: int) -> str:
+    """The shares of its drafts' tokens that the 16-bit target kept, first to last."""
+    summary = way(HONEST[temperature], temperature, "alone-smollm2-sibling").final_summary
+    (shares,) = summary.acceptance_per_position.values()
+    return ", ".join(f"{share:.2f}"[1:] for share in shares)
+
+
 def times_the_tokens() -> float:
     """How many times as many tokens the sibling has seen as the one before."""
     lines = [_Object(seconds=0.0), *sibling().curve]
