@@ -103,23 +103,20 @@ def tiny_family(tmp_path_factory):
     Random models of different seeds agree about as often as dice; drafts made by perturbing the
     target's weights agree often enough for every branch of a round to be taken.
     """
-    import torch
-    from tiny_models import tiny_model
+    from tiny_models import add_noise, tiny_model
 
-    folder = tmp_path_factory.mktemp("tiny")
-    target = tiny_model("llama", seed=1, layers=3)
-    paths = {"target": folder / "target"}
-    target.save_pretrained(paths["target"])
-    for name, noise in (("draft", 0.05), ("small", 0.12)):
-        model = tiny_model("llama", seed=1, layers=3)
-        generator = torch.Generator().manual_seed(7)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                draw = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-                parameter.add_(noise * draw)
-        paths[name] = folder / name
-        model.save_pretrained(paths[name])
-    return {name: str(path) for name, path in paths.items()}
+    folder, paths = tmp_path_factory.mktemp("tiny"), {}
+    for name, noise in (("target", 0.0), ("draft", 0.05), ("small", 0.12)):
+        paths[name] = str(folder / name)
+        add_noise(tiny_model("llama", seed=1, layers=3), noise).save_pretrained(paths[name])
+    return paths
+
+
+@pytest.fixture
+def cache(monkeypatch, tmp_path):
+    """A folder of the test's own for what is kept between runs."""
+    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+    return tmp_path / "cache"
 
 
 @pytest.fixture

@@ -11,12 +11,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import torch
 from fault_injection import Fault, Injector, Watch
 from installed import LAB
 from loading import hierarchy_of
 from server_cases import byte_tokenizer
-from tiny_models import tiny_model
+from tiny_models import add_noise, tiny_model
 
 from hierspec import SamplingParams
 from hierspec.config import methods
@@ -46,13 +45,8 @@ def save_family(folder: Path) -> dict[str, str]:
     tokenizer, paths = byte_tokenizer(), {}
     for name, noise in (("target", 0.0), ("draft", 0.05)):
         model = tiny_model("llama", seed=1, layers=2, vocab_size=len(tokenizer))
-        generator = torch.Generator().manual_seed(7)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                draw = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-                parameter.add_(noise * draw)
         paths[name] = str(folder / name)
-        model.save_pretrained(paths[name])
+        add_noise(model, noise).save_pretrained(paths[name])
         tokenizer.save_pretrained(paths[name])
     return paths
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import torch
 from fakes.tokenizers import bytes_tokenizer
-from tiny_models import tiny_model
+from tiny_models import add_noise, tiny_model
 
 from hierspec import TargetConfig
 from hierspec.lm.tabular import TabularModel
@@ -29,12 +29,7 @@ PROMPTS = ["hello world, hello world", "abcabcabcabc"]
 
 def save_model(folder, noise=0.0, tokenizer=None):
     model = tiny_model("llama", seed=1, layers=3, vocab_size=V, max_position_embeddings=256)
-    generator = torch.Generator().manual_seed(7)
-    with torch.no_grad():
-        for parameter in model.parameters():
-            draw = torch.randn(parameter.shape, generator=generator, dtype=parameter.dtype)
-            parameter.add_(noise * draw)
-    model.save_pretrained(folder)
+    add_noise(model, noise).save_pretrained(folder)
     (bytes_tokenizer() if tokenizer is None else tokenizer).save_pretrained(folder)
     return str(folder)
 

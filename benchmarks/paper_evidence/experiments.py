@@ -86,7 +86,8 @@ def _experiment(
 
 
 _trunk = partial(_experiment, family="trunk", max_prompts=60)
-_smollm2 = partial(_experiment, family="smollm2")
+_smollm2 = partial(_experiment, family="smollm2", max_new_tokens=32)
+_smollm2_chats = partial(_experiment, family="smollm2", uses_chats=True)
 _timed = partial(_experiment, max_new_tokens=128, batch_size=1, dtype="bfloat16")
 _timed_chats = partial(_timed, uses_chats=True)
 REPETITIONS = (1, 2, 3)  # of P4's comparison of rules
@@ -104,18 +105,11 @@ COUNTING = {  # in the order they are run in
             1.0,
             entropy_methods=_ENTROPIES,
         ),
-        _smollm2("p3-smollm2", "P3 Figures 5, 6, Table 1", methods.exits, 0.0, max_new_tokens=32),
+        _smollm2("p3-smollm2", "P3 Figures 5, 6, Table 1", methods.exits, 0.0),
         _trunk("p4-trunk", "P4 Tables 1, 3, A.3", methods.rules, 1.0, compares_kept=True),
         _trunk("p3-trunk", "P3 Figures 5, 6, 8, Table 1", methods.exits, 0.0),
         _trunk("p1-trunk-0", "P1 Tables 3, 4", methods.stacks, 0.0, max_new_tokens=32),
-        _smollm2(
-            "p4-eagle3",
-            "P4 Table 4(b)",
-            methods.eagle,
-            1.0,
-            max_new_tokens=32,
-            compares_kept=True,
-        ),
+        _smollm2("p4-eagle3", "P4 Table 4(b)", methods.eagle, 1.0, compares_kept=True),
         _trunk("p3-trunk-lengths", "P3 Figure 7", methods.hispec_lengths, 0.0, max_new_tokens=32),
         _trunk(
             "p5-trunk-0",
@@ -130,7 +124,6 @@ COUNTING = {  # in the order they are run in
             "P5 Tables 2–4, Figures 1, 6, 8",
             methods.systems,
             1.0,
-            max_new_tokens=32,
             entropy_methods=_ENTROPIES,
         ),
         _trunk(
@@ -178,14 +171,7 @@ COUNTING = {  # in the order they are run in
             )
             for temperature in FURTHER_TEMPERATURES
         ),
-        _smollm2(
-            "p4-smollm2",
-            "P4 Table 1",
-            methods.rules_short,
-            1.0,
-            max_new_tokens=32,
-            compares_kept=True,
-        ),
+        _smollm2("p4-smollm2", "P4 Table 1", methods.rules_short, 1.0, compares_kept=True),
         *(
             _trunk(
                 f"p4-trunk-again-{n}",
@@ -198,32 +184,22 @@ COUNTING = {  # in the order they are run in
             )
             for n in REPETITIONS
         ),
-        _smollm2("p3-smollm2-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0, max_new_tokens=32),
+        _smollm2("p3-smollm2-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0),
         _trunk(
-            "p3-trunk-tuned",
-            "P3 Table 1",
-            methods.hispec_and_layerskip,
-            0.0,
-            keeps_rounds=False,
+            "p3-trunk-tuned", "P3 Table 1", methods.hispec_and_layerskip, 0.0, keeps_rounds=False
         ),
         _smollm2(
             "p3-smollm2-tuned",
             "P3 Table 1",
             methods.hispec_and_layerskip,
             0.0,
-            max_new_tokens=32,
             max_prompts=60,
             dtype="bfloat16",
             keeps_rounds=False,
         ),
         _trunk("p3-trunk-pairs", "P3 Figures 5, 8", methods.exit_pairs, 0.0, max_prompts=24),
         _smollm2(
-            "p4-eagle3-several",
-            "P4 Table 4(b)",
-            methods.eagle_several,
-            1.0,
-            max_new_tokens=32,
-            compares_kept=True,
+            "p4-eagle3-several", "P4 Table 4(b)", methods.eagle_several, 1.0, compares_kept=True
         ),
         _trunk(
             "p4-trunk-long",
@@ -233,14 +209,7 @@ COUNTING = {  # in the order they are run in
             compares_kept=True,
             max_prompts=24,
         ),
-        _smollm2(
-            "p4-smollm2-long",
-            "P4 Figure A.1",
-            methods.block_long,
-            1.0,
-            max_new_tokens=32,
-            compares_kept=True,
-        ),
+        _smollm2("p4-smollm2-long", "P4 Figure A.1", methods.block_long, 1.0, compares_kept=True),
         _trunk("p1-trunk-1", "P1 Tables 3, 4", methods.stacks, 1.0, max_new_tokens=32),
         _trunk("p2-trunk-1", "P2 Figure 1", methods.orders, 1.0, max_new_tokens=32),
         *(
@@ -294,8 +263,8 @@ COUNTING = {  # in the order they are run in
             max_prompts=_ALL_DOMAINS,
             looks=(_ALL_DOMAINS,),
         ),
-        _smollm2("p3-smollm2-chats", "P3 Figure 6, Table 1", methods.exits, 0.0, uses_chats=True),
-        _smollm2("p5-smollm2-chats", "P5 Tables 2, 4", methods.systems, 1.0, uses_chats=True),
+        _smollm2_chats("p3-smollm2-chats", "P3 Figure 6, Table 1", methods.exits, 0.0),
+        _smollm2_chats("p5-smollm2-chats", "P5 Tables 2, 4", methods.systems, 1.0),
         *(
             _experiment(
                 f"p1-{family}-{temperature:g}",

@@ -12,7 +12,7 @@ from typing import Any
 import httpx
 import openai
 import torch
-from tiny_models import tiny_model
+from tiny_models import add_noise, tiny_model
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
@@ -77,12 +77,8 @@ def save_family(folder: Path, template: str | None = TEMPLATE) -> dict[str, str]
     paths = {}
     for name, noise in (("target", 0.0), ("draft", 0.05)):
         model = tiny_model("llama", seed=1, layers=3, dtype=torch.float32, **options)
-        generator = torch.Generator().manual_seed(7)
-        with torch.no_grad():
-            for parameter in model.parameters():
-                parameter.add_(noise * torch.randn(parameter.shape, generator=generator))
         paths[name] = str(folder / name)
-        model.save_pretrained(paths[name])
+        add_noise(model, noise).save_pretrained(paths[name])
         tokenizer.save_pretrained(paths[name])
     return paths
 

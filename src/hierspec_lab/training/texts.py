@@ -1,4 +1,4 @@
-"""Training texts of drafters with weights of their own: conversations and plain texts, as ids.
+"""Texts to learn from: conversations, plain texts, and what a model wrote; in files and as ids.
 
 A line of a ``.jsonl`` file with ``messages`` (``role`` and ``content`` each) is a conversation: it
 goes through the model's chat template, and only the assistant's turns are to be predicted, as are
@@ -10,24 +10,66 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
-
-from pydantic import dataclasses as pydantic
+from typing import Any
 
 from hierspec.errors import HierspecError
 from hierspec.utils.files import read_bytes
 from hierspec.utils.json_lines import is_json_lines, parse_lines
-from hierspec.utils.prompts import ConversationMessage, has_messages, read_prompt_file
-from hierspec.utils.schema import OPEN, Expected, validate
+from hierspec.utils.prompts import has_messages, read_prompt_file, turns_of
 
-from .conversations import Conversation, Label, text_in
-from .packed import PackedText, PackedTexts, is_packed
+from .conversations import Conversation, as_label
+from .packed import PackedTexts, is_packed
 
 HELD_OUT = "held out"
 _HELD_OUT_EVERY = 20  # one text in this many is held out
+
+
+@dataclass(frozen=True, slots=True)
+class PlainText:
+    """A text of which everything is to be predicted.
+
+    Attributes:
+        content: empty ones are left out when features are stored.
+    """
+
+    content: str
+    domain: str = ""
+
+    @property
+    def prompt(self) -> str:
+        return self.content[:200]
+
+    def tokenize(self, tokenizer: Any) -> tuple[list[int], list[tuple[int, int]]]:
+        """See :meth:`.Conversation.tokenize`."""
+        ids = tokenizer(self.content, verbose=False)["input_ids"]
+        return ids, [(0, len(ids))]
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenText:
+    """A prompt and what a model wrote as its answer, in ids.
+
+    Attributes:
+        answer: place of the answer's first token.
+    """
+
+    content: list[int]
+    answer: int
+    domain: str
+
+    @property
+    def prompt(self) -> str:
+        return json.dumps(self.content[: self.answer])
+
+    def tokenize(self, tokenizer: Any) -> tuple[list[int], list[tuple[int, int]]]:
+        """See :meth:`.Conversation.tokenize`."""
+        return self.content, [(self.answer, len(self.content))]
+
+
+AnyText = PlainText | Conversation | WrittenText
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,15 +90,6 @@ class TrainingText:
     domain: str = ""
 
 
-@pydantic.dataclass(config=OPEN, frozen=True, slots=True, kw_only=True)
-class _LabelledText:
-    text: str  # empty ones are left out when features are stored
-    domain: Label = ""
-
-
-_AnyText = Annotated[str | _LabelledText, Expected("a text, or an object with messages or text")]
-
-
 def read(
     paths: Sequence[Path],
     tokenizer: Any,
@@ -65,8 +98,6 @@ def read(
     group: str | None = None,
 ) -> Iterator[TrainingText]:
     """Read the texts of files and folders, each once.
-
-    A last line that is still being written is left for the next time.
 
     Args:
         known_keys: of texts to leave out.
@@ -77,116 +108,93 @@ def read(
         HierspecError: a file that cannot be read, or a line that is no text.
     """
     keys = set(known_keys)
-    for path in paths:
-        if is_packed(path):
-            for text, ids in PackedTexts(path).read():
-                key = _digest(json.dumps(ids))
-                if key not in keys:
-                    keys.add(key)
-                    yield _packed(key, text, ids, max_tokens, group)
+    for text in (text for path in paths for text in _texts_in(path)):
+        key = key_of(text)
+        if key in keys:
             continue
-        files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
-        for file in files:
-            for raw, domain in _raw_texts(file):
-                key = _digest(json.dumps(raw, sort_keys=True))
-                if key not in keys:
-                    keys.add(key)
-                    yield _text(key, raw, domain, tokenizer, max_tokens, group)
+        keys.add(key)
+        ids, runs = text.tokenize(tokenizer)
+        predicted = tuple((low, min(high, max_tokens)) for low, high in runs if low < max_tokens)
+        text_group = _group_of(text.prompt) if group is None else group
+        yield TrainingText(key, tuple(ids[:max_tokens]), predicted, text_group, text.domain)
 
 
-def _raw_texts(file: Path) -> Iterator[tuple[str | list[ConversationMessage], str]]:
-    """Yield texts, and conversations as lists of messages, each with its domain."""
-    if not is_json_lines(file):
-        yield from ((text, "") for text in read_prompt_file(file, "text").prompts)
+def from_files(paths: Sequence[Path]) -> list[AnyText]:
+    """Read plain texts, and those conversations that contain an answer.
+
+    Raises:
+        HierspecError: no such file, a line that is no text, or nothing to learn from in a path.
+    """
+    found: list[AnyText] = []
+    for path in paths:
+        texts = [text for text in _texts_in(path) if text.content and _is_answered(text)]
+        if not texts:
+            raise HierspecError(f"{path} holds no text, and no conversation with an answer")
+        found += texts
+    return found
+
+
+def _is_answered(text: AnyText) -> bool:
+    return not isinstance(text, Conversation) or any(
+        message["role"] == "assistant" for message in text.messages
+    )
+
+
+def key_of(text: AnyText) -> str:
+    """Return a hash that identifies what a text says."""
+    return _digest(json.dumps(text.content, sort_keys=True))
+
+
+def _texts_in(path: Path) -> Iterator[AnyText]:
+    """Yield the texts of a file, or of a folder: all text files below it, hidden ones left out.
+
+    A last line that is still being written is left for the next time.
+    """
+    if is_packed(path):
+        for text, ids in PackedTexts(path).read():
+            yield WrittenText(ids, text.answer, text.domain)
         return
-    body = read_bytes(file, "texts")
-    for _, raw in parse_lines(body, str(file), _raw_text, may_be_cut=True):
-        yield raw
+    files = [path]
+    if path.is_dir():
+        files = [
+            file
+            for file in sorted(path.rglob("*"))
+            if file.is_file()
+            and not any(part[0] == "." for part in file.relative_to(path).parts)
+            and _is_text(file)
+        ]
+    for file in files:
+        if is_json_lines(file):
+            body = read_bytes(file, "texts")
+            for _, text in parse_lines(body, str(file), _text_of, may_be_cut=True):
+                yield text
+        else:
+            yield from map(PlainText, read_prompt_file(file, "text").prompts)
 
 
-def _raw_text(row: Any) -> tuple[str | list[ConversationMessage], str]:
+def _is_text(file: Path) -> bool:
+    """Return whether a file in a folder is a text: UTF-8, and not empty."""
+    try:
+        return bool(file.read_text(encoding="utf-8").strip())
+    except UnicodeDecodeError:
+        return False
+    except OSError:
+        return True  # reading it again raises the error
+
+
+def _text_of(row: Any) -> PlainText | Conversation:
+    """Return what a line's JSON holds."""
     if has_messages(row):
-        conversation = Conversation.from_row(row).require_content()
-        return conversation.messages, conversation.domain
-    text = validate(_AnyText, row, "the line")
-    return (text, "") if isinstance(text, str) else (text.text, text.domain)
-
-
-def _text(
-    key: str,
-    raw: str | list[ConversationMessage],
-    domain: str,
-    tokenizer: Any,
-    max_tokens: int,
-    group: str | None,
-) -> TrainingText:
-    if isinstance(raw, str):
-        ids = tokenizer(raw, verbose=False)["input_ids"][:max_tokens]
-        beginning, predicted = raw[:200], ((0, len(ids)),)
-    else:
-        ids, predicted = _conversation(raw, tokenizer, max_tokens)
-        beginning = next((text_in(m) for m in raw if m["role"] == "user"), "")
-    return TrainingText(key, tuple(ids), predicted, group or _group_of(beginning), domain)
-
-
-def _packed(
-    key: str, text: PackedText, ids: list[int], max_tokens: int, group: str | None
-) -> TrainingText:
-    predicted = ((text.answer, min(text.length, max_tokens)),) if text.answer < max_tokens else ()
-    group = group or _group_of(json.dumps(ids[: text.answer]))
-    return TrainingText(key, tuple(ids[:max_tokens]), predicted, group, text.domain)
+        return Conversation.from_row(row).require_content()
+    fields = row if isinstance(row, Mapping) else {"text": row}
+    if fields.get("text") == "":
+        return PlainText("")
+    return PlainText(turns_of(row, "messages")[0], as_label(fields.get("domain")))
 
 
 def _group_of(beginning: str) -> str:
     """Return the group of a text that begins so: the held-out one, or that to train on."""
     return HELD_OUT if int(_digest(beginning), 16) % _HELD_OUT_EVERY == 0 else ""
-
-
-def _conversation(
-    messages: Sequence[ConversationMessage], tokenizer: Any, max_tokens: int
-) -> tuple[list[int], tuple[tuple[int, int], ...]]:
-    """Return a conversation's ids, and [start, end) of the assistant's turns with their end."""
-    if not getattr(tokenizer, "chat_template", None):
-        raise HierspecError(
-            "conversations need a model with a chat template; this one's tokenizer has none: give "
-            "texts instead"
-        )
-
-    def render(count: int, add_generation_prompt: bool) -> str:
-        try:
-            return tokenizer.apply_chat_template(
-                list(messages[:count]), tokenize=False, add_generation_prompt=add_generation_prompt
-            )
-        except Exception as error:  # templates are programs: they may raise anything
-            raise HierspecError(f"the chat template refuses a conversation: {error}") from error
-
-    ids: list[int] = []
-    turns: list[tuple[int, int]] = []
-    tokenized = ""
-    for i, message in enumerate(messages):
-        if message["role"] != "assistant":
-            continue
-        prompt, answered = render(i, True), render(i + 1, False)
-        if not (prompt.startswith(tokenized) and answered.startswith(prompt)):
-            raise HierspecError("the chat template rewrites earlier messages: give texts instead")
-        # A prompt and its answer are tokenized separately, as in generation.
-        ids += _ids(tokenizer, prompt[len(tokenized) :])
-        answer = _ids(tokenizer, answered[len(prompt) :])
-        turns.append((len(ids), len(ids) + _turn_length(answer, tokenizer)))
-        ids += answer
-        tokenized = answered
-    cut = [(low, min(high, max_tokens)) for low, high in turns if low < max_tokens]
-    return ids[:max_tokens], tuple(cut)
-
-
-def _ids(tokenizer: Any, text: str) -> list[int]:
-    return tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-
-
-def _turn_length(answer: list[int], tokenizer: Any) -> int:
-    """Count the ids of a turn up to the end of text; what follows is the template's."""
-    end = tokenizer.eos_token_id
-    return answer.index(end) + 1 if end in answer else len(answer)
 
 
 def _digest(text: str) -> str:

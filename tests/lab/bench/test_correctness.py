@@ -75,7 +75,10 @@ def test_a_lossy_method_is_caught_by_the_likelihood(models):
     assert "OTHER DISTRIBUTION" in shown(data)
 
 
-def test_likelihood_against_the_law_by_hand():
+@pytest.mark.parametrize("rows", [1, 32])
+def test_likelihood_against_the_law_by_hand(monkeypatch, rows):
+    """However many of its distributions are held at once."""
+    monkeypatch.setattr(correctness, "_ROWS", rows)
     model = OneLaw(torch.tensor([0.5, 0.3, 0.2], dtype=torch.float64).log())
     found = correctness.likelihood(model, [0], [0, 2, 1], 1.0)
     p = [0.5, 0.3, 0.2]
@@ -92,7 +95,7 @@ def test_likelihood_against_the_law_by_hand():
 
 def test_a_wrong_token_is_seen_where_the_law_leaves_nothing_to_chance():
     sure, wrong = (
-        correctness.Likelihood(2, 0.0, 0.0, 0.0),
+        correctness.Likelihood(2),
         correctness.Likelihood(2, -900.0, -900.0, 0.0),
     )
     assert correctness.law_test([sure], [sure]).within_noise

@@ -1,7 +1,6 @@
 """P4's tables on models: rules, several drafts, costs, and what the missing cap does."""
 
 import json
-import math
 
 import pytest
 import torch
@@ -15,7 +14,6 @@ from hierspec_lab.papers.p4 import cap as p4_cap
 from hierspec_lab.papers.p4 import cost as p4_cost
 from hierspec_lab.papers.p4 import drafts as p4_drafts
 from hierspec_lab.papers.p4 import rules as p4_rules
-from hierspec_lab.papers.p4.cap import Shift
 from hierspec_lab.papers.p4.lab import measure_methods
 from hierspec_lab.papers.p4.watching import DraftCollector
 
@@ -146,44 +144,14 @@ def test_cap(lab):
     json.dumps(found.to_dict(), allow_nan=False)
 
 
-def test_a_shift_by_hand():
-    law = torch.tensor([[0.5, 0.5, 0.0], [0.75, 0.25, 0.0]])
-    found = Shift.from_tokens(law, [0, 1])
-    entropy = -(0.75 * math.log(0.75) + 0.25 * math.log(0.25))
-    assert found.total == pytest.approx(math.log(0.25) + entropy)
-    second = 0.75 * math.log(0.75) ** 2 + 0.25 * math.log(0.25) ** 2
-    assert found.variance == pytest.approx(second - entropy**2)
-    assert (found + found).per_token == pytest.approx(found.per_token)
-    assert found.z == pytest.approx(found.per_token / found.error)
-
-
-def test_texts_are_scored_in_parts(models, monkeypatch):
-    lab = Lab(models, P4_PROMPTS, max_new_tokens=14)
-    plain = HierarchyMethod("plain", models)
-    runs = [plain.run(prompt, RunRequest(14, 1.0, i)) for i, prompt in enumerate(P4_PROMPTS)]
-    whole, rows = p4_cap._shift(lab, runs, 0.7), []
-    from_tokens = Shift.from_tokens
-
-    def counted(law, tokens):
-        rows.append(len(law))
-        return from_tokens(law, tokens)
-
-    monkeypatch.setattr(Shift, "from_tokens", counted)
-    monkeypatch.setattr(p4_cap, "_ROWS", 4)
-    parts = p4_cap._shift(lab, runs, 0.7)
-    assert rows == [4, 4, 4, 2] * 3
-    assert parts.tokens == whole.tokens == 42
-    assert parts.total == pytest.approx(whole.total, abs=1e-10)
-    assert parts.variance == pytest.approx(whole.variance, abs=1e-10)
-
-
 def test_a_lossless_text_has_no_shift_and_a_wrong_law_has_one(models):
     lab = Lab(models, [P4_PROMPTS[0]] * 30, max_new_tokens=30, temperatures=(1.0,))
     level = {"method": "draft_model", "model": models.drafts[0], "num_speculative_tokens": 4}
     method = DraftCollector("block", models, [level], verify="block")
     (runs,) = measure_methods(lab, [method], 1.0, "test")
-    assert abs(p4_cap._shift(lab, runs, 1.0).z) < 5.0  # but once in 10⁶
-    assert p4_cap._shift(lab, runs, 0.5).z < -10.0  # the same texts are no draws at 0.5
+    found, wrong = (p4_cap.total_likelihood(lab, runs, t) for t in (1.0, 0.5))
+    assert abs(found.law_z) < 5.0  # but once in 10⁶
+    assert wrong.law_z < -10.0  # the same texts are no draws at 0.5
 
 
 @pytest.mark.parametrize("what", ["p4-rules", "p4-drafts", "p4-cost", "p4-cap"])

@@ -73,52 +73,6 @@ def chats(target: Path) -> Path:
     return path
 
 
-def test_what_the_assistant_says_counts(tokenizer, tmp_path):
-    rows = [("user", "w1 w2"), ("assistant", "w3 w4"), ("user", "w5"), ("assistant", "w6")]
-    messages = [{"role": role, "content": content} for role, content in rows]
-    path = tmp_path / "a.jsonl"
-    path.write_text(json.dumps({"messages": messages}) + "\n" + '{"messages": [{"ro')
-    (text,) = texts.read([path], tokenizer, (), 100)
-    assert text.ids == tuple(
-        tokenizer.apply_chat_template(messages, tokenize=True, return_dict=False)
-    )
-    said = [tokenizer.decode(text.ids[low:high]) for low, high in text.predicted]
-    assert said == ["w3 w4 </s>", "w6 </s>"]
-    assert not list(texts.read([path], tokenizer, {text.key}, 100))
-
-
-def test_a_line_that_is_no_text_is_named(tokenizer, tmp_path):
-    path = tmp_path / "a.jsonl"
-    for line, says in (
-        ('{"messages": 3}', "messages must be a list, not 3"),
-        ('{"messages": [{"role": "user", "value": "x"}]}', r"messages\[0\] must have a content"),
-        ('{"prompt": "x"}', "the line must be a text, or an object with messages or text"),
-    ):
-        path.write_text(f'{{"text": "w1 w2 w3"}}\n{line}\n')
-        with pytest.raises(HierspecError, match=f"line 2: {says}"):
-            list(texts.read([path], tokenizer, (), 100))
-
-
-def test_whatever_has_a_text_or_a_content_is_read(tokenizer, tmp_path):
-    call = {"role": "assistant", "content": None, "tool_calls": []}
-    asked = {"role": "user", "content": [{"type": "text", "text": "w1"}]}
-    rows = ["w1", "", {"text": "w2", "messages": None, "domain": 3}, {"messages": [asked, call]}]
-    path = tmp_path / "a.jsonl"
-    path.write_text("\n".join(map(json.dumps, rows)))
-    found = list(texts.read([path], tokenizer, (), 100))
-    assert [len(text.ids) > 0 for text in found] == [True, False, True, True]
-    assert [text.domain for text in found] == ["", "", "3", ""]
-
-
-def test_keys_of_texts_stay(tokenizer, tmp_path):
-    """Stored features are found by them."""
-    path = tmp_path / "a.jsonl"
-    path.write_text('{"messages": [{"role": "user", "name": "n", "content": "w1"}]}\n"w2"\n')
-    assert [text.key for text in texts.read([path], tokenizer, (), 100)] == [
-        "62f435b4c775d77267f12bc0", "229c0b7aa8a7eb4055f5a3d0",
-    ]  # fmt: skip
-
-
 def test_the_store_goes_on_after_an_interruption(target, tokenizer, chats, tmp_path):
     backend: Any = load(target, backend="lean")
     first = FeatureStore(tmp_path / "f", backend, LAYERS, 2**30)

@@ -27,7 +27,7 @@ from hierspec_lab.training.eagle3 import train as eagle3
 from hierspec_lab.training.eagle3.optimiser import AveragingAdamW
 from hierspec_lab.training.eagle3.settings import Eagle3Settings
 from hierspec_lab.training.family.export import model_card
-from hierspec_lab.training.heads.data import from_files, split_conversations
+from hierspec_lab.training.heads.data import split_conversations
 from hierspec_lab.training.heads.settings import HeadsSettings
 from hierspec_lab.training.packed import PackedText, PackedTexts
 from hierspec_lab.training.smollm2 import answers, build, passages
@@ -120,8 +120,8 @@ def check_that_trainings_read(folder: Path, rows: list[tuple[PackedText, list[in
     for text, (packed, ids) in zip(texts.read([folder], None, (), 99), rows, strict=True):
         assert (list(text.ids), text.domain) == (ids, packed.domain)
         assert text.predicted == ((packed.answer, packed.length),)
-    found = from_files([folder])
-    assert [one.ids for one in found] == [ids for _, ids in rows]
+    found = texts.from_files([folder])
+    assert [one.content for one in found] == [ids for _, ids in rows]
     settings = HeadsSettings(exits=(1,), held_out=90, tokens=10**6)
     train, held_out, _ = split_conversations(found, None, settings, 99)
     assert sum(len(p.positions) for p in (*train, *held_out)) == 3 * len(rows)
@@ -281,14 +281,6 @@ def test_heads_that_do_not_ship_say_how_to_train_them(tmp_path, monkeypatch) -> 
         trained.locate("zoo:heads")
     (tmp_path / "smollm2-heads").mkdir()
     assert trained.locate("zoo:smollm2-heads") == tmp_path / "smollm2-heads"
-
-
-def test_a_text_and_conversations_may_come_together(tmp_path) -> None:
-    messages = question_and_answer("a", "b")
-    (tmp_path / "a.jsonl").write_text(json.dumps({"messages": messages}) + "\n")
-    (tmp_path / "b.txt").write_text("plain")
-    found = from_files([tmp_path])
-    assert found == [Conversation(messages=messages, domain="other"), "plain"]
 
 
 @pytest.mark.parametrize(

@@ -14,18 +14,9 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
 
-import torch
-
-from hierspec.core.context import Context
-from hierspec.core.distributions import DenseDistributions
-from hierspec.lm.base import Query
 from hierspec.lm.tabular import KINDS
-from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.scores import ScoreRows, distributions
-from hierspec_lab.bench.correctness import Likelihood
+from hierspec_lab.bench.correctness import Likelihood, likelihood
 from hierspec_lab.bench.methods.base import Run
 from hierspec_lab.papers.lab import Lab, draft_level
 from hierspec_lab.papers.measured import tokens_per_call, tokens_per_second, uncompared_table
@@ -38,7 +29,6 @@ from .watching import DraftCollector, Mean, VerifiedDraft
 RULES = ("block", "uncapped")
 LENGTHS = (1, 2, 3, 4)  # of tabular models: enumeration grows like 3^(2n)
 PAIRS = 20  # of models a family
-_ROWS = 32  # distributions held at once, in float64 and as their logarithms: 80 MB at V = 152k
 _EXPERIMENTS = (("HSD + Capping", "block"), ("HSD", "uncapped"))
 
 # P4 Table A.3: block efficiency and decoding speed, tokens/s, without and with the cap.
@@ -121,7 +111,6 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
     every = measure_methods(lab, methods, temperature, "p4-cap")
     runs: dict[str, list[Run]] = dict(zip(RULES, every, strict=True))
     drafts = [d for m, r in zip(methods, every, strict=True) for d in m.drafts(r)]
-    shifts = {rule: _shift(lab, of_rule, temperature) for rule, of_rule in runs.items()}
     speed = decoding_speedup(runs["uncapped"], runs["block"])
     gain = same_draft_gain(drafts)
     rows = []
@@ -130,8 +119,9 @@ def _measured(lab: Lab, model: str, temperature: float, length: int) -> Table:
         be, ds = tokens_per_call(runs[rule]), tokens_per_second(runs[rule])
         cells = [Cell(numbers[0], be, name) for name, numbers in printed]
         cells += [Cell(numbers[1], ds, name) for name, numbers in printed]
-        shift = shifts[rule]
-        rows.append(TableRow(label, tuple(cells), (shift.per_token, shift.error, shift.z)))
+        text = total_likelihood(lab, runs[rule], temperature)
+        shift, error = text.surplus / text.num_tokens, math.sqrt(text.variance) / text.num_tokens
+        rows.append(TableRow(label, tuple(cells), (shift, error, text.law_z)))
     columns = tuple(f"{unit}, {name}" for unit in ("BE", "DS") for name in TABLE_A3)
     return Table(
         "Table A.3" if temperature == 1.0 else f"Table A.3 at temperature {temperature:g}",
@@ -164,74 +154,11 @@ def same_draft_gain(drafts: Sequence[VerifiedDraft]) -> Mean:
     return Mean.from_values([draft.means["uncapped"] - draft.means["block"] for draft in drafts])
 
 
-@dataclass(frozen=True, slots=True)
-class Shift:
-    """Shift of a text's log-likelihood against what the target's law expects.
-
-    Attributes:
-        total: Σ (log p(x) + H(p)) over tokens, nats; its mean under the target's law is 0.
-        variance: of ``total`` under the target's law.
-        tokens: their number.
-    """
-
-    total: float
-    variance: float
-    tokens: int
-
-    @property
-    def per_token(self) -> float:
-        return self.total / self.tokens
-
-    @property
-    def error(self) -> float:
-        return math.sqrt(self.variance) / self.tokens
-
-    @property
-    def z(self) -> float:
-        return self.total / math.sqrt(self.variance) if self.variance else 0.0
-
-    @staticmethod
-    def from_tokens(probs: torch.Tensor, tokens: Sequence[int]) -> Shift:
-        """Return the shift of ``tokens``, one for each row of ``probs`` [n, V]; −inf at p = 0."""
-        found = Likelihood.from_logs(probs.double().cpu().log(), tokens)
-        return Shift(found.surplus, found.variance, found.num_tokens)
-
-    def __add__(self, other: Shift) -> Shift:
-        return Shift(
-            self.total + other.total, self.variance + other.variance, self.tokens + other.tokens
-        )
-
-
-def _shift(lab: Lab, runs: Sequence[Run], temperature: float) -> Shift:
-    """Return the shift of all texts, whose tokens the target scores once."""
+def total_likelihood(lab: Lab, runs: Sequence[Run], temperature: float) -> Likelihood:
+    """Return the likelihood of all texts under the target, which scores their tokens once."""
     model = lab.models.plain.root.model
-    total = Shift(0.0, 0.0, 0)
+    total = Likelihood()
     for number, (prompt, run) in enumerate(zip(lab.prompts, runs, strict=True), 1):
-        slot = model.open()
-        try:
-            for start in range(0, run.num_tokens, _ROWS):
-                total += _shift_of_rows(model, slot, prompt, run.token_ids, start, temperature)
-        finally:
-            model.close(slot)
+        total += likelihood(model, prompt, run.token_ids, temperature)
         lab.report("p4-cap, scoring texts", number / len(runs))
     return total
-
-
-def _shift_of_rows(
-    model: Any,
-    slot: Any,
-    prompt: Sequence[int],
-    text: Sequence[int],
-    start: int,
-    temperature: float,
-) -> Shift:
-    """Return the shift of :data:`_ROWS` tokens of ``text`` from ``start`` on."""
-    tokens = text[start : start + _ROWS]
-    context = Context([*prompt, *text[:start], *tokens[:-1]])
-    first = len(prompt) + start
-    scores = model.score([Query(slot, context, first)])
-    params = SamplingParams(temperature=temperature)
-    job = ScoreRows(params, context, first, len(scores), len(prompt), model.vocab_size)
-    (rows,) = distributions([job], scores)
-    assert isinstance(rows, DenseDistributions)
-    return Shift.from_tokens(rows.probs, tokens)

@@ -40,8 +40,9 @@ from hierspec_lab.training.models import (
     validate_width,
     write_report,
 )
+from hierspec_lab.training.texts import from_files
 
-from .data import choose_texts, from_files
+from .data import choose_texts
 from .settings import TrainingSettings
 from .states import Piece
 

@@ -31,14 +31,11 @@ from hierspec.utils.files import json_digest, write_atomically
 from hierspec.utils.json_lines import read_line
 from hierspec.zoo import registry
 from hierspec_lab.families.code import FAMILY
-from hierspec_lab.training import plain_texts
-from hierspec_lab.training.conversations import Conversation
 from hierspec_lab.training.family.corpus import load_corpus
 from hierspec_lab.training.models import WritingPace
-from hierspec_lab.training.packed import is_packed
+from hierspec_lab.training.texts import AnyText, PlainText, key_of
 from hierspec_lab.training.windows import HeldOutWindows
 
-from .conversations import TokenizedConversation, packed_conversations, tokenize_conversation
 from .settings import TrainingSettings
 from .states import Piece
 
@@ -48,8 +45,7 @@ _OWN_BATCH = 16  # texts that the model writes side by side
 _HELD_OUT = (14, 15)  # beginnings to measure on: one of code and one of prose
 _CHARACTERS_PER_TOKEN = 4  # roughly
 _MAX_CONVERSATION = 2048  # tokens read of one
-
-AnyText = str | Conversation | TokenizedConversation
+_UNKNOWN_DOMAIN = "other"  # of conversations
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +77,7 @@ def choose_texts(
 
     Args:
         paths: files and folders; their names are reported.
-        file_texts: what :func:`from_files` has read of them.
+        file_texts: what :func:`~hierspec_lab.training.texts.from_files` has read of them.
         folder: keeps the texts that the model has written, for an interrupted training.
     """
     limit, width, seed = settings.tokens, settings.width, settings.seed
@@ -116,8 +112,8 @@ def _split_file_texts(
     longest: int,
 ) -> TrainingData:
     """Split plain texts and conversations in two parts each."""
-    plain = [text for text in texts if isinstance(text, str)]
-    conversations = [text for text in texts if not isinstance(text, str)]
+    plain = [text.content for text in texts if isinstance(text, PlainText)]
+    conversations = [text for text in texts if not isinstance(text, PlainText)]
     train, held_out, beyond_limit = split_conversations(conversations, tokenizer, settings, longest)
     limit = settings.tokens - sum(len(piece.ids) for piece in (*train, *held_out))
     if plain and (not conversations or limit > 4 * settings.width):
@@ -134,7 +130,7 @@ def _split_file_texts(
 
 
 def split_conversations(
-    conversations: Sequence[Conversation | TokenizedConversation],
+    conversations: Sequence[AnyText],
     tokenizer: Any,
     settings: TrainingSettings,
     longest: int,
@@ -149,34 +145,25 @@ def split_conversations(
     held_out: dict[str, list[Piece]] = {}
     tokens_left = settings.tokens
     num_domains = max(1, len({conversation.domain for conversation in conversations}))
-    distinct = {json_digest(_identity(one)): one for one in conversations}
-    for conversation in distinct.values():
+    for conversation in {key_of(one): one for one in conversations}.values():
+        domain = conversation.domain or _UNKNOWN_DOMAIN
         digest = hashlib.sha256(conversation.prompt.encode()).digest()
         is_held_out = int.from_bytes(digest[:4]) < HELD_OUT_SHARE * 2**32
-        same_domain = held_out.setdefault(conversation.domain, [])
+        same_domain = held_out.setdefault(domain, [])
         is_full = len(same_domain) * num_domains >= settings.held_out or tokens_left <= 0
         if is_held_out and is_full:
             continue
-        answers = (
-            conversation
-            if isinstance(conversation, TokenizedConversation)
-            else tokenize_conversation(conversation, tokenizer)
-        )
-        positions = [p for p in answers.answer_positions if p < longest]
+        all_ids, answers = conversation.tokenize(tokenizer)
+        # Positions whose next token belongs to an answer.
+        positions = [p for low, high in answers for p in range(low - 1, min(high - 1, longest))]
         if not positions:
             continue
-        ids = torch.tensor(answers.ids[: positions[-1] + 1], dtype=torch.int32)
-        piece = Piece(ids, torch.tensor(positions), conversation.domain)
+        ids = torch.tensor(all_ids[: positions[-1] + 1], dtype=torch.int32)
+        piece = Piece(ids, torch.tensor(positions), domain)
         part = same_domain if is_held_out else train if tokens_left > 0 else beyond_limit
         part.append(piece)
         tokens_left -= len(ids)
     return train, [piece for pieces in held_out.values() for piece in pieces], beyond_limit
-
-
-def _identity(conversation: Conversation | TokenizedConversation) -> list[Any]:
-    if isinstance(conversation, TokenizedConversation):
-        return [conversation.ids, conversation.domain]
-    return [conversation.messages, conversation.domain]
 
 
 def _writer(
@@ -205,20 +192,6 @@ def _start_ids(text: str, tokenizer: Any, backend: Any) -> list[int]:
     ids = [] if tokenizer is None else tokenizer(text, verbose=False)["input_ids"]
     first = getattr(backend.config, "bos_token_id", None)
     return ids or [first if isinstance(first, int) else 0]
-
-
-def from_files(paths: Sequence[Path]) -> list[AnyText]:
-    """Read texts as :func:`hierspec_lab.training.plain_texts.from_files` does.
-
-    Of a folder of packed texts each is a conversation, in ids.
-
-    Raises:
-        HierspecError: no such file, no text in it, or a folder without any.
-    """
-    found: list[AnyText] = []
-    for path in paths:
-        found += packed_conversations(path) if is_packed(path) else plain_texts.from_files([path])
-    return found
 
 
 def encode_excerpts(

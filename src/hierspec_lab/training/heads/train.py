@@ -39,10 +39,11 @@ from hierspec_lab.training.models import (
     validate_width,
     write_report,
 )
+from hierspec_lab.training.texts import from_files
 from hierspec_lab.training.windows import slice_passes
 
 from . import least_squares
-from .data import choose_texts, from_files
+from .data import choose_texts
 from .frozen import FIGURES, Frozen
 from .heads import Heads, write
 from .settings import HeadsSettings
