@@ -8,7 +8,9 @@ from server_cases import CHAT, TEXT, TOOL, app_of, asking, byte_tokenizer, chunk
 from hierspec import Hierarchy
 from hierspec.config.build import Built
 from hierspec.server.app import create_app
+from hierspec.server.prepare import engine_requests
 from hierspec.server.settings import ServeSettings
+from hierspec.server.wire.completions import CompletionRequest
 
 
 def test_a_completion_is_what_the_library_writes(ask, family):
@@ -68,6 +70,22 @@ def test_echo_with_logprobs_as_loglikelihoods_need_it(ask):
     assert first["token_logprobs"][: len(ids)] == logprobs["token_logprobs"][: len(ids)]
 
 
+def test_offsets_are_those_of_the_tokens_where_a_stop_string_may_begin(ask):
+    letters = {str(byte_tokenizer().encode(one)[-1]): 90 for one in "abcdefgh"}
+    body = {**TEXT, "max_tokens": 12, "temperature": 0, "logprobs": 0, "logit_bias": letters}
+    (plain,) = ask(post("/v1/completions", body))
+    text = plain.json()["choices"][0]["text"]
+    assert len(text) == 12  # a character is a token
+    body["stop"] = f"{text[2:6]}Z"
+    whole, streamed = ask(
+        post("/v1/completions", body), post("/v1/completions", {**body, "stream": True})
+    )
+    choice = whole.json()["choices"][0]
+    assert (choice["text"], choice["logprobs"]["text_offset"]) == (text, list(range(12)))
+    parts = [one["choices"][0] for one in chunks(streamed.text)[:-1]]
+    assert [i for part in parts for i in part["logprobs"]["text_offset"]] == list(range(12))
+
+
 def test_a_conversation_with_calls_and_results_is_read(ask):
     call = {"id": "1", "type": "function", "function": {"name": "f", "arguments": '{"a": "x"}'}}
     messages = [
@@ -100,6 +118,16 @@ def test_predicted_output_is_counted(ask):
     assert ["prediction" in [level["name"] for level in some] for some in levels] == [False, True]
     details = second.json()["usage"]["completion_tokens_details"]
     assert details["accepted_prediction_tokens"] + details["rejected_prediction_tokens"] > 0
+
+
+def test_no_prediction_is_longer_than_the_longest_text(family):
+    body = CompletionRequest(prompt="a", prediction={"content": "x" * 5000})
+    app = app_of(family)
+    service = app.state.service
+    options = {"max_tokens": 1, "logprobs": None, "tenant": "", "constraint": None}
+    (request,) = engine_requests(service, body, [[1]], **options)
+    service.close()
+    assert len(request.prediction) == service.max_length
 
 
 def test_predicted_tokens_behind_a_stop_are_not_accepted(ask):

@@ -5,11 +5,20 @@ from __future__ import annotations
 import asyncio
 import json
 import threading
+import time
 
 import pytest
+from pydantic import ValidationError
 from server_cases import RESPONSES, TEXT, app_of, asking, chunks, post
 
+from hierspec.engine.request import DeadlineError
+from hierspec.engine.waiting import QueueFullError
 from hierspec.lm.trunk.trunk import ExitModel
+from hierspec.server.routes.info import DetokenizeRequest
+from hierspec.server.wire import common
+from hierspec.server.wire.chat import ChatRequest, Message
+from hierspec.server.wire.completions import CompletionRequest
+from hierspec.server.wire.responses import ResponsesRequest
 
 REFUSED = {
     "unknown": ({**TEXT, "max_token": 3}, "did you mean 'max_tokens'"),
@@ -50,6 +59,8 @@ REFUSED = {
     "of another server": ({**TEXT, "guided_json": {}}, "send response_format"),
     "a choice": ({**TEXT, "guided_choice": ["a"]}, "with an enum in its schema"),
     "suffix": ({**TEXT, "suffix": "x"}, "suffix"),
+    "long stop": ({**TEXT, "stop": ["x" * 5000]}, "at most 4096 characters"),
+    "many biases": ({**TEXT, "logit_bias": dict.fromkeys(map(str, range(2000)))}, "at most 1024"),
 }
 
 
@@ -215,15 +226,86 @@ def test_requests_that_are_being_prepared_wait_too(family):
         held = asyncio.ensure_future(service.in_background(gate.wait, 20))
         body = {**TEXT, "max_tokens": 2}
         late = asyncio.ensure_future(client.post("/v1/completions", json={**body, "timeout": 0.05}))
-        await asyncio.sleep(0.2)
+        late = await late  # on time, although it has not been prepared
         refused = await client.post("/v1/completions", json=body)
         gate.set()
         await held
-        return refused, await late, await client.post("/v1/completions", json=body)
+        return refused, late, await client.post("/v1/completions", json=body)
 
     refused, late, after = asking(app, work)
     assert (refused.status_code, late.status_code, after.status_code) == (429, 408, 200)
     assert int(refused.headers["retry-after"]) >= 1
+
+
+def test_requests_that_run_count_with_those_being_prepared(family):
+    app, gate = app_of(family, max_num_seqs=1, max_queue=1), threading.Event()
+    service = app.state.service
+
+    async def work(client):
+        body = {**TEXT, "max_tokens": 1500, "ignore_eos": True}
+        running = asyncio.ensure_future(client.post("/v1/completions", json=body))
+        while not service.engine.live:
+            await asyncio.sleep(0.001)
+        held = asyncio.ensure_future(service.in_background(gate.wait, 20))
+        await asyncio.sleep(0)
+        refused = await client.post("/v1/completions", json={**TEXT, "timeout": 0.5})
+        gate.set()
+        await held
+        service.engine.abort(service.engine.live)
+        await running
+        return refused
+
+    refused = asking(app, work)
+    assert (refused.status_code, refused.json()["error"]["code"]) == (429, "queue_full")
+
+
+def test_work_counts_until_its_thread_has_done_with_it(family):
+    app, gate, done = app_of(family, max_num_seqs=1, max_queue=2), threading.Event(), []
+    service = app.state.service
+
+    async def work(client):
+        held = [asyncio.ensure_future(service.in_background(gate.wait, 20)) for _ in range(2)]
+        await asyncio.sleep(0)
+        with pytest.raises(DeadlineError):
+            await service.in_background(done.append, 1, deadline=time.monotonic() + 0.05)
+        held[0].cancel()  # as if its client had left
+        await asyncio.sleep(0)
+        with pytest.raises(QueueFullError):
+            await service.in_background(done.append, 2)
+        gate.set()
+        await held[1]
+        await service.in_background(done.append, 3)
+
+    asking(app, work)
+    assert done == [3]
+
+
+@pytest.mark.parametrize(
+    ("kind", "body"),
+    [
+        (CompletionRequest, {"prompt": [0, *[None] * 5000]}),
+        (DetokenizeRequest, {"tokens": [None] * 5000}),
+        (ChatRequest, {"messages": [{"role": "user", "content": [0] * 1000}] * 50}),
+        (ResponsesRequest, {"input": [{"role": "user", "content": [0] * 1000}] * 50}),
+        (CompletionRequest, {**TEXT, "metadata": dict.fromkeys(map(str, range(5000)))}),
+        (CompletionRequest, {**TEXT, "prediction": {"content": [0] * 5000}}),
+    ],
+)
+def test_a_body_of_many_mistakes_is_one_error(kind, body):
+    """Each would take memory, and time of the thread that serves all requests."""
+    with pytest.raises(ValidationError) as caught:
+        kind.model_validate(body)
+    assert caught.value.error_count() == 1
+
+
+def test_of_many_unknown_fields_few_are_compared(monkeypatch):
+    compared = []
+    monkeypatch.setattr(common, "nearest_key", lambda key, *_, **__: compared.append(key))
+    message = {"role": "user", "content": "x"} | {f"field {i}": 1 for i in range(5000)}
+    Message.model_validate(message)
+    assert len(compared) <= 16
+    with pytest.raises(ValidationError, match="prefix is not supported"):
+        Message.model_validate(message | {"prefix": True})
 
 
 def test_an_unforeseen_failure_is_told_without_a_trace_of_itself(family, monkeypatch):

@@ -191,7 +191,7 @@ def test_abuse_of_the_protocol_gets_no_more_than_a_refusal(live, name):
 
 def test_told_to_end_it_finishes_what_runs_and_takes_no_more(family, caplog):
     with started(family) as (url, engine, server), httpx.Client(base_url=url, timeout=60) as one:
-        body = {"prompt": "hello", "max_tokens": 200, "stream": True, "ignore_eos": True}
+        body = {"prompt": "hello", "max_tokens": 1500, "stream": True, "ignore_eos": True}
         with one.stream("POST", "/v1/completions", json=body) as answer:
             lines = answer.iter_lines()
             next(lines)

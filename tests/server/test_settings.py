@@ -6,11 +6,15 @@ import json
 import re
 
 import pytest
+from server_cases import TEMPLATE, save_family
 
-from hierspec import HierspecError
+from hierspec import Hierarchy, HierspecError
 from hierspec.server import loading
+from hierspec.server.app import create_app
+from hierspec.server.prepare import sampling_params
 from hierspec.server.settings import ServeSettings
 from hierspec.server.sources import load, parse_assignments
+from hierspec.server.wire.completions import CompletionRequest
 
 
 @pytest.fixture
@@ -170,3 +174,21 @@ def test_hierarchies_of_a_service_have_one_target(tmp_path):
     ours, theirs = map(str, files)
     with pytest.raises(HierspecError, match="'theirs' has the target zoo:tiny-draft"):
         loading.load(ServeSettings(hierarchy=ours, hierarchies={"theirs": theirs}))
+
+
+@pytest.mark.parametrize("template", [TEMPLATE, None])
+def test_auto_plans_for_requests_as_they_are_by_default(tmp_path, monkeypatch, template):
+    given = {}
+
+    def auto(target, drafts, **options):
+        given.update(options)
+        return Hierarchy.from_preset("autoregressive", target=target.model)
+
+    monkeypatch.setattr(loading.Hierarchy, "auto", auto)
+    target = save_family(tmp_path, template)["target"]
+    hierarchies = loading.load(ServeSettings(model=target, hierarchy="auto"))
+    service = create_app(ServeSettings(), hierarchies).state.service
+    params = sampling_params(service, CompletionRequest(prompt="a"))
+    service.close()
+    assert given["temperature"] == params.temperature == 1.0
+    assert given["chat"] == (template is not None)

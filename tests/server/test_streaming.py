@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import json
 
 import pytest
 from server_cases import CHAT, TEXT, app_of, asking, chunks, post
+from starlette.requests import ClientDisconnect
 
 
 def test_sixty_four_streams_at_once_are_each_what_they_are_alone(family):
@@ -131,3 +133,31 @@ def test_an_echo_alone_counts_no_token(ask):
     (found,) = ask(post("/v1/completions", body))
     counts = {one["usage"]["completion_tokens"] for one in chunks(found.text)[:-1]}
     assert counts == {0}
+
+
+def test_a_stream_whose_client_has_left_before_it_begins_is_cancelled(family):
+    app = app_of(family)
+    engine = app.state.service.engine
+    content = json.dumps({**TEXT, "max_tokens": 1500, "ignore_eos": True, "stream": True}).encode()
+    messages = [{"type": "http.request", "body": content}]
+
+    async def receive():
+        return messages.pop() if messages else {"type": "http.disconnect"}
+
+    async def send(message):
+        raise OSError("the client has left")  # as servers do since ASGI 2.4
+
+    async def work(client):
+        scope = {
+            "type": "http",
+            "asgi": {"version": "3.0", "spec_version": "2.4"},
+            "method": "POST",
+            "path": "/v1/completions",
+            "query_string": b"",
+            "headers": [(b"content-type", b"application/json")],
+        }
+        with pytest.raises(ClientDisconnect):
+            await app(scope, receive, send)
+        assert all(request.cancelled for request in engine.live + engine.waiting.items)
+
+    asking(app, work)

@@ -259,12 +259,14 @@ def _measuring_lock(path: Path, report: ReportProgress) -> Iterator[None]:
 
 
 def _prompts_for(model: str, chat: bool) -> Sequence[str | Sequence[int]]:
-    if not chat:
-        return builtin(model)
+    return chats(tokenizer_of(model)) if chat else builtin(model)
+
+
+def tokenizer_of(model: str) -> Any:
+    """Load the tokenizer of a target, before the target is loaded; ``None`` if it has none."""
     if isinstance(model, ModelInMemory):
-        return chats(load_tokenizer_of(model.model))
-    source = registry.resolve(model) if registry.can_resolve(model) else model
-    return chats(load_tokenizer(source))
+        return load_tokenizer_of(model.model)
+    return load_tokenizer(registry.resolve(model) if registry.can_resolve(model) else model)
 
 
 def cache_path(target: TargetConfig, candidates: Sequence[Candidate], chat: bool = False) -> Path:

@@ -22,11 +22,12 @@ from hierspec.lm.backend import HasBackend, backend_of
 from hierspec.lm.native.backend import why_rows_differ
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.presets.registry import AUTO
+from hierspec.profiling.auto import tokenizer_of
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import threads
 from hierspec.utils.machine import available_memory
 
-from .settings import ServeSettings
+from .settings import DEFAULT_TEMPERATURE, ServeSettings
 
 _SHARE_OF_MEMORY = 0.4  # for caches, of what is free once the weights are loaded
 _MIN_CACHE_TOKENS, _MAX_CACHE_TOKENS = 4096, 1 << 20
@@ -64,8 +65,15 @@ def _load(
 ) -> Hierarchy:
     if hierarchy == AUTO:
         target = TargetConfig(model=settings.target, dtype=settings.dtype, device=settings.device)
-        again = settings.measure_again
-        return Hierarchy.auto(target, settings.draft, measure_again=again, report=report)
+        # As requests are that leave their temperature out.
+        return Hierarchy.auto(
+            target,
+            settings.draft,
+            temperature=DEFAULT_TEMPERATURE,
+            chat=bool(getattr(tokenizer_of(target.model), "chat_template", None)),
+            measure_again=settings.measure_again,
+            report=report,
+        )
     config = settings.configuration(hierarchy)
     if settings.tokenizer is not None:
         loaded.use_tokenizer(config.target.model, settings.tokenizer)

@@ -14,6 +14,7 @@ from hierspec.sampling.parameters import SamplingParams
 from .errors import ApiError
 from .grammar import Constraint
 from .service import Service
+from .settings import DEFAULT_TEMPERATURE
 from .templates import template_traits
 from .wire.common import GenerationRequest
 
@@ -57,8 +58,6 @@ def engine_requests(
             f"stop_token_ids: {max(stop_ids)} is not a token id below {service.vocab_size}",
             param="stop_token_ids",
         )
-    timeouts = [seconds for seconds in (settings.request_timeout, body.timeout) if seconds]
-    deadline = body.received + min(timeouts) if timeouts else None
     own = service.hierarchies[hierarchy]
     # Under `match` the target's own random numbers decide, whatever was drafted.
     same_for_any_plan = params.greedy or own.root.rule.draft_independent
@@ -80,10 +79,12 @@ def engine_requests(
     prediction: list[int] = []  # what the output is expected to repeat
     if body.prediction is not None:
         text = text_of(body.prediction.content)
-        prediction = tokenize(service, text, add_special_tokens=False)
+        # No text is longer, and drafts are looked up in an index of all that is kept.
+        prediction = tokenize(service, text, add_special_tokens=False)[: service.max_length]
     for request in requests:
         request.num_prompt_logprobs, request.hierarchy = prompt_logprobs, hierarchy
-        request.priority, request.deadline, request.tenant = body.priority, deadline, tenant
+        request.priority, request.tenant = body.priority, tenant
+        request.deadline = deadline_of(service, body)
         request.speculative = body.speculative is not False
         request.fixed_plan = body.seed is not None and not same_for_any_plan
         request.prediction = prediction
@@ -93,6 +94,12 @@ def engine_requests(
             request.params = dataclasses.replace(params, logits_processors=(held_by,))
             request.stop = dataclasses.replace(request.stop, shown_special_ids=shown)
     return requests
+
+
+def deadline_of(service: Service, body: GenerationRequest) -> float | None:
+    """Return when the time of a request is over, by ``time.monotonic``; ``None``: never."""
+    timeouts = [seconds for seconds in (service.settings.request_timeout, body.timeout) if seconds]
+    return body.received + min(timeouts) if timeouts else None
 
 
 def text_of(content: Any) -> str:
@@ -152,7 +159,7 @@ def sampling_params(service: Service, body: GenerationRequest) -> SamplingParams
         bias[int(key)] = value
     return SamplingParams.make(
         logit_bias=bias,
-        temperature=1.0 if body.temperature is None else body.temperature,
+        temperature=DEFAULT_TEMPERATURE if body.temperature is None else body.temperature,
         top_k=body.top_k,
         top_p=body.top_p,
         min_p=body.min_p,

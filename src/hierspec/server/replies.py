@@ -15,6 +15,7 @@ from typing import Any, Generic, TypeVar
 
 import fastapi
 from fastapi.responses import StreamingResponse
+from starlette.types import Receive, Scope, Send
 
 from hierspec.engine.detokenize import token_bytes
 from hierspec.engine.request import Progress, Request
@@ -22,6 +23,7 @@ from hierspec.engine.results import LevelStats, TokenEvent
 
 from .access import service_of, tenant_of
 from .errors import ApiError, to_api_error
+from .prepare import deadline_of
 from .service import Service, Streams
 from .wire.common import GenerationRequest, StreamOptions
 
@@ -79,8 +81,7 @@ class Reply(ABC, Generic[BODY]):
         """
         self.streams = self.service.submit(self.requests)
         if self.body.stream:
-            content = self._streamed()
-            return StreamingResponse(content, media_type="text/event-stream", headers=_HEADERS)
+            return _EventStream(self.streams, self._streamed())
         work = asyncio.ensure_future(self.complete())
         disconnection = asyncio.ensure_future(_wait_for_disconnection(request))
         try:
@@ -96,13 +97,25 @@ class Reply(ABC, Generic[BODY]):
                     await task
 
     async def _streamed(self) -> AsyncIterator[str]:
-        with contextlib.closing(self.streams):
-            try:
-                async for text in self.events():
-                    yield text
-            except Exception as error:
-                # The status has been sent already, so the error is the last event.
-                yield format_event(to_api_error(error).body)
+        try:
+            async for text in self.events():
+                yield text
+        except Exception as error:
+            # The status has been sent already, so the error is the last event.
+            yield format_event(to_api_error(error).body)
+
+
+class _EventStream(StreamingResponse):
+    """Server-sent events; however their sending ends, the sequences are cancelled."""
+
+    def __init__(self, streams: Streams, events: AsyncIterator[str]) -> None:
+        super().__init__(events, media_type="text/event-stream", headers=_HEADERS)
+        self._streams = streams
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Not in the events: if the client has left already, none is ever asked for.
+        with contextlib.closing(self._streams):
+            await super().__call__(scope, receive, send)
 
 
 async def reply(
@@ -110,7 +123,10 @@ async def reply(
 ) -> Any:
     """Prepare an answer of a kind off the event loop, and send it."""
     service, tenant = service_of(request), tenant_of(request)
-    prepared = await service.in_background(kind, service, body, tenant)
+    deadline, num_queued = deadline_of(service, body), service.engine.num_requests
+    prepared = await service.in_background(
+        kind, service, body, tenant, deadline=deadline, num_queued=num_queued
+    )
     return await prepared.send(request)
 
 

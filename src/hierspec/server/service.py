@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import cached_property
 from typing import Any, TypeVar
 
@@ -14,7 +14,7 @@ from hierspec.api import Hierarchy
 from hierspec.drafters.prediction import Prediction
 from hierspec.engine.engine import EngineSettings
 from hierspec.engine.loop import EngineLoop
-from hierspec.engine.request import Progress, Request
+from hierspec.engine.request import DeadlineError, Progress, Request
 from hierspec.engine.results import TokenEvent
 from hierspec.engine.runner import ServingRunner
 from hierspec.engine.waiting import QueueFullError
@@ -83,7 +83,7 @@ class Service:
             self.tracing = SpanTracing(settings.otlp_endpoint, self.model)
         # One thread: tokenizers are not safe in several at once.
         self._background = ThreadPoolExecutor(1, "hierspec-prepare")
-        self._num_preparing = 0
+        self._preparing: set[Future[Any]] = set()
 
     def submit(self, requests: Sequence[Request]) -> Streams:
         """Queue the sequences of one request, all or none; call it on the event loop.
@@ -103,25 +103,48 @@ class Service:
             with best_effort("tracing a request that has ended"):
                 self.tracing.record(ended)
 
-    async def in_background(self, work: Callable[..., T], *arguments: Any) -> T:
+    async def in_background(
+        self,
+        work: Callable[..., T],
+        *arguments: Any,
+        deadline: float | None = None,
+        num_queued: int = 0,
+    ) -> T:
         """Run slow work (a long prompt's tokens, a large grammar) off the event loop.
 
+        Work whose caller has left still counts until the thread has done it, or has seen that its
+        deadline has passed: so its queue is bounded, too.
+
+        Args:
+            deadline: by ``time.monotonic``.
+            num_queued: requests that are already in the engine, if what is prepared will follow.
+
         Raises:
-            QueueFullError: as many requests are being prepared as may run and wait.
+            QueueFullError: there are as many requests as may run and wait.
+            DeadlineError: the work was not done by the deadline.
         """
+        count = len(self._preparing) + num_queued
         most = self.settings.max_num_seqs + self.settings.max_queue
-        if self._num_preparing >= most:
+        if count >= most:
             raise QueueFullError(
-                f"{self._num_preparing} requests are being prepared, and {most} are allowed: "
+                f"there are {count} requests, with those being prepared, and {most} are allowed: "
                 "try again later",
-                retry_after=1,
+                retry_after=self.engine.waiting.retry_after(),
             )
-        self._num_preparing += 1
+
+        def run() -> T:
+            if deadline is not None and time.monotonic() >= deadline:
+                raise DeadlineError("out of time")
+            return work(*arguments)
+
+        future = self._background.submit(run)
+        self._preparing.add(future)
+        future.add_done_callback(self._preparing.discard)
         try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._background, work, *arguments)
-        finally:
-            self._num_preparing -= 1
+            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
+                return await asyncio.shield(asyncio.wrap_future(future))
+        except TimeoutError:
+            raise DeadlineError("out of time") from None
 
     @cached_property
     def grammars(self) -> Grammars:

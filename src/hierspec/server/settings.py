@@ -21,6 +21,9 @@ if TYPE_CHECKING:
     from hierspec.config.schema import HierarchyConfig
 
 
+DEFAULT_TEMPERATURE = 1.0  # of requests that leave it out, as OpenAI's
+
+
 def _split_at_commas(value: Any) -> Any:
     """Split a string, the form of a list in the environment; return any other value unchanged."""
     if isinstance(value, str):

@@ -2,13 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate
 from typing import Any
 
 import fastapi
 
-from hierspec.engine.detokenize import detokenizer, special_ids, token_bytes
+from hierspec.engine.detokenize import (
+    ByteDetokenizer,
+    Detokenizer,
+    detokenizer,
+    special_ids,
+    token_bytes,
+)
 from hierspec.engine.request import Progress, Request, TokenScore
 from hierspec.engine.results import TokenEvent
 from hierspec.server.errors import ApiError
@@ -105,7 +112,9 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
         if body.echo and body.logprobs is not None:
             pairs = zip(_sent(body), self.prompts, strict=True)
             self._prompt_offsets = [_offsets(service, *pair) for pair in pairs]
-        self._offsets: dict[int, int] = {}  # characters of a choice's text so far
+        self._begun: set[int] = set()  # choices
+        self._texts: dict[int, Detokenizer | ByteDetokenizer] = {}  # where log-probabilities are
+        self._offsets: Counter[int] = Counter()  # characters of a choice's text so far
 
     def choice(self, index: int, ended: Request, events: list[TokenEvent]) -> dict[str, Any]:
         return self._part(index, ended.text, events, ended.prompt_logprobs, ended.finish_reason)
@@ -128,7 +137,7 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
         tokens: list[int] = []
         scores: list[TokenScore | None] = []
         offsets: list[int] = []
-        if index not in self._offsets and self.body.echo:
+        if index not in self._begun and self.body.echo:
             prompt = self._prompt_text(index)
             text = prompt + text
             tokens += self._prompt(index)
@@ -136,14 +145,12 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
             if self._prompt_offsets:
                 offsets += self._prompt_offsets[index // (self.body.n or 1)]
             self._offsets[index] = len(prompt)
-        offset = self._offsets.setdefault(index, 0)
+        self._begun.add(index)
         logprobs = None
         if self.body.logprobs is not None:
             tokens += [event.token_id for event in events]
             scores += [TokenScore(event.logprob or 0.0, event.top_logprobs) for event in events]
-            lengths = (len(event.text) for event in events)
-            *starts, self._offsets[index] = accumulate(lengths, initial=offset)
-            logprobs = self._logprobs(tokens, scores, offsets + starts)
+            logprobs = self._logprobs(tokens, scores, offsets + self._starts(index, events))
         return {
             "index": index,
             "text": text,
@@ -151,6 +158,20 @@ class _CompletionReply(ChoicesReply[CompletionRequest]):
             "finish_reason": finish,
             **token_ids_field(self.body, events),
         }
+
+    def _starts(self, index: int, events: Iterable[TokenEvent]) -> list[int]:
+        """Return where in a choice's text its next tokens begin.
+
+        An event's own text may be late: what may begin a stop string is held back.
+        """
+        if index not in self._texts:
+            shown = self.requests[index].stop.shown_special_ids
+            self._texts[index] = detokenizer(
+                self.service.tokenizer, self._prompt(index), shown_ids=shown
+            )
+        lengths = (len(self._texts[index].add(event.token_id)) for event in events)
+        *starts, self._offsets[index] = accumulate(lengths, initial=self._offsets[index])
+        return starts
 
     def _prompt(self, index: int) -> list[int]:
         return self.prompts[index // (self.body.n or 1)]

@@ -34,7 +34,7 @@ class TokenizeRequest(RequestModel):
 
     model: Name | None = None
     prompt: Text | None = None
-    messages: Annotated[list[Message], Field(max_length=4096)] | None = None
+    messages: Annotated[list[Message], Field(max_length=4096, fail_fast=True)] | None = None
     add_special_tokens: bool = True
     add_generation_prompt: bool = True
     chat_template_kwargs: TemplateVariables | None = None
@@ -48,7 +48,7 @@ class TokenizeAnswer(ResponseModel):
 
 class DetokenizeRequest(RequestModel):
     model: Name | None = None
-    tokens: Annotated[list[TokenId], Field(max_length=1 << 20)]
+    tokens: Annotated[list[TokenId], Field(max_length=1 << 20, fail_fast=True)]
 
 
 class DetokenizeAnswer(ResponseModel):

@@ -32,7 +32,7 @@ class TextPart(ConversationModel):
 
 Content = Annotated[
     Annotated[Text, Tag("a text")]
-    | Annotated[list[TextPart], Field(max_length=1024), Tag("a list")],
+    | Annotated[list[TextPart], Field(max_length=1024, fail_fast=True), Tag("a list")],
     either("a text", "a list of parts"),
     BeforeValidator(text_only),
 ]
@@ -103,7 +103,7 @@ class NamedTool(RequestModel):
 class ChatRequest(GenerationRequest):
     """A conversation to answer."""
 
-    messages: Annotated[list[Message], Field(min_length=1, max_length=4096)]
+    messages: Annotated[list[Message], Field(min_length=1, max_length=4096, fail_fast=True)]
     max_tokens: MaxTokens | None = None
     max_completion_tokens: MaxTokens | None = None
     logprobs: bool | None = False

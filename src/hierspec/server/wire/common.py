@@ -20,6 +20,7 @@ from hierspec.utils.schema import nearest_key
 
 Text = Annotated[str, Field(max_length=1 << 22)]
 Name = Annotated[str, Field(max_length=256)]
+StopText = Annotated[str, Field(max_length=4096)]  # every round looks for it, in the engine
 
 
 def refuse_bool(value: Any) -> Any:
@@ -27,6 +28,20 @@ def refuse_bool(value: Any) -> Any:
     if isinstance(value, bool):
         raise ValueError("must be a number, not true or false")
     return value
+
+
+def at_most(count: int) -> BeforeValidator:
+    """Refuse an object of more entries before any is looked at: each wrong one would be an error.
+
+    Lists of more than a few hundred entries fail fast (``fail_fast``) for the same reason.
+    """
+
+    def refuse_more(value: Any) -> Any:
+        if isinstance(value, dict) and len(value) > count:
+            raise ValueError(f"must have at most {count} entries")
+        return value
+
+    return BeforeValidator(refuse_more)
 
 
 Int = Annotated[int, BeforeValidator(refuse_bool)]
@@ -108,6 +123,9 @@ class RequestModel(BaseModel):
         return data
 
 
+_MOST_COMPARED = 16  # unknown fields of an object; comparing thousands takes seconds
+
+
 class ConversationModel(RequestModel):
     """Base of what a conversation consists of: fields that are none of ours are left out.
 
@@ -130,9 +148,10 @@ class ConversationModel(RequestModel):
         if not isinstance(data, dict):
             return data
         names = [field.alias or name for name, field in cls.model_fields.items()]
-        for key in [key for key, value in data.items() if key not in names and value]:
-            if key in cls.refused:
-                raise ValueError(f"{key} is not supported here: {cls.refused[key]}")
+        unknown = [key for key, value in data.items() if key not in names and value]
+        for key in filter(cls.refused.get, unknown):
+            raise ValueError(f"{key} is not supported here: {cls.refused[key]}")
+        for key in unknown[:_MOST_COMPARED]:
             nearest = nearest_key(str(key), [*names, *cls.refused], cutoff=0.8)
             if nearest and nearest not in data:
                 raise ValueError(f"unknown parameter: {str(key)[:64]!r}; did you mean {nearest!r}?")
@@ -202,7 +221,8 @@ class PredictedOutput(RequestModel):
 
     type: Literal["content"] = "content"
     content: Annotated[
-        Annotated[Text, Tag("a text")] | Annotated[list[dict[str, Any]], Tag("a list")],
+        Annotated[Text, Tag("a text")]
+        | Annotated[list[dict[str, Any]], Field(fail_fast=True), Tag("a list")],
         either("a text", "a list of parts"),
     ]
 
@@ -220,12 +240,12 @@ class GenerationRequest(RequestModel):
     repetition_penalty: Annotated[Float, Field(gt=0.0, le=100.0)] | None = None
     frequency_penalty: Annotated[Float, Field(ge=-2.0, le=2.0)] | None = None
     presence_penalty: Annotated[Float, Field(ge=-2.0, le=2.0)] | None = None
-    logit_bias: Annotated[dict[str, Bias], Field(max_length=1024)] | None = None
+    logit_bias: Annotated[dict[str, Bias], Field(max_length=1024), at_most(1024)] | None = None
     seed: Annotated[Int, Field(ge=-(1 << 63), lt=1 << 64)] | None = None
     stop: (
         Annotated[
-            Annotated[Text, Tag("a text")]
-            | Annotated[list[Text], Field(max_length=16), Tag("a list")],
+            Annotated[StopText, Tag("a text")]
+            | Annotated[list[StopText], Field(max_length=16), Tag("a list")],
             either("a text", "a list of texts"),
         ]
         | None
@@ -246,7 +266,7 @@ class GenerationRequest(RequestModel):
     return_token_ids: bool = False
     # Accepted because clients send them; they change nothing here.
     user: Name | None = None
-    metadata: dict[str, str] | None = None
+    metadata: Annotated[dict[str, str], at_most(1024)] | None = None
     service_tier: Name | None = None
     safety_identifier: Name | None = None
     prompt_cache_key: Name | None = None

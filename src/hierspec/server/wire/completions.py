@@ -17,7 +17,7 @@ from .common import (
     refuse_unlimited,
 )
 
-_Ids = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20)]
+_Ids = Annotated[list[TokenId], Field(min_length=1, max_length=1 << 20, fail_fast=True)]
 
 
 def _kind(prompt: Any) -> str | None:

@@ -152,7 +152,7 @@ class ResponsesRequest(GenerationRequest):
 
     input: Annotated[
         Annotated[Text, Tag("a text")]
-        | Annotated[list[InputItem], Field(max_length=4096), Tag("a list")],
+        | Annotated[list[InputItem], Field(max_length=4096, fail_fast=True), Tag("a list")],
         either("a text", "a list of items"),
     ]
     instructions: Text | None = None
