@@ -63,6 +63,7 @@ def read(
     known_keys: Collection[str],
     max_tokens: int,
     group: str | None = None,
+    groups: dict[str, str] | None = None,
 ) -> Iterator[TrainingText]:
     """Read the texts of files and folders, each once.
 
@@ -72,26 +73,34 @@ def read(
         known_keys: of texts to leave out.
         max_tokens: texts are cut after so many.
         group: of all texts; default: one in twenty is held out, the rest is trained on.
+        groups: gets the groups of those that are left out, by their keys.
 
     Raises:
         HierspecError: a file that cannot be read, or a line that is no text.
     """
     keys = set(known_keys)
+    groups = {} if groups is None else groups
     for path in paths:
         if is_packed(path):
             for text, ids in PackedTexts(path).read():
                 key = _digest(json.dumps(ids))
-                if key not in keys:
+                own = group or _group_of(json.dumps(ids[: text.answer]))
+                if key in keys:
+                    groups.setdefault(key, own)
+                else:
                     keys.add(key)
-                    yield _packed(key, text, ids, max_tokens, group)
+                    yield _packed(key, text, ids, max_tokens, own)
             continue
         files = sorted(f for f in path.rglob("*") if f.is_file()) if path.is_dir() else [path]
         for file in files:
             for raw, domain in _raw_texts(file):
                 key = _digest(json.dumps(raw, sort_keys=True))
-                if key not in keys:
+                own = group or _group_of(_beginning(raw))
+                if key in keys:
+                    groups.setdefault(key, own)
+                else:
                     keys.add(key)
-                    yield _text(key, raw, domain, tokenizer, max_tokens, group)
+                    yield _text(key, raw, domain, tokenizer, max_tokens, own)
 
 
 def _raw_texts(file: Path) -> Iterator[tuple[str | list[ConversationMessage], str]]:
@@ -118,23 +127,27 @@ def _text(
     domain: str,
     tokenizer: Any,
     max_tokens: int,
-    group: str | None,
+    group: str,
 ) -> TrainingText:
     if isinstance(raw, str):
         ids = tokenizer(raw, verbose=False)["input_ids"][:max_tokens]
-        beginning, predicted = raw[:200], ((0, len(ids)),)
+        predicted = ((0, len(ids)),)
     else:
         ids, predicted = _conversation(raw, tokenizer, max_tokens)
-        beginning = next((text_in(m) for m in raw if m["role"] == "user"), "")
-    return TrainingText(key, tuple(ids), predicted, group or _group_of(beginning), domain)
+    return TrainingText(key, tuple(ids), predicted, group, domain)
 
 
 def _packed(
-    key: str, text: PackedText, ids: list[int], max_tokens: int, group: str | None
+    key: str, text: PackedText, ids: list[int], max_tokens: int, group: str
 ) -> TrainingText:
     predicted = ((text.answer, min(text.length, max_tokens)),) if text.answer < max_tokens else ()
-    group = group or _group_of(json.dumps(ids[: text.answer]))
     return TrainingText(key, tuple(ids[:max_tokens]), predicted, group, text.domain)
+
+
+def _beginning(raw: str | list[ConversationMessage]) -> str:
+    if isinstance(raw, str):
+        return raw[:200]
+    return next((text_in(message) for message in raw if message["role"] == "user"), "")
 
 
 def _group_of(beginning: str) -> str:

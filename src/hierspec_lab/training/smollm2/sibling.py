@@ -167,7 +167,7 @@ def train(
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
-    new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest)
+    new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest, groups=store.groups)
     store.extend(new_texts, limited_reporter(report_progress, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
