@@ -489,6 +489,14 @@ def test_interrupt_keeps_the_text_so_far():
     assert b", cancelled," in err
 
 
+def test_an_interrupt_while_the_command_is_imported_is_quiet(capsys, monkeypatch):
+    def interrupted():
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("hierspec.cli._command", interrupted)
+    assert hierspec(capsys, "doctor") == (130, "", "")
+
+
 def test_a_trace_is_written_over_an_earlier_one_only(capsys, tmp_path):
     mine, trace = tmp_path / "prompts.jsonl", tmp_path / "trace.jsonl"
     mine.write_text('\n{"prompt": "x"}\n')

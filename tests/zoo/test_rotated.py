@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
+import shutil
+import time
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -193,6 +196,27 @@ def test_two_at_once_make_one_folder(file, cache):
         folders = set(pool.map(lambda _: rotated_folder(file, NAME), range(2)))
     made = [p for p in (cache / "models").iterdir() if p.is_dir() and "16bit" in p.name]
     assert set(made) == folders
+
+
+def test_what_another_version_made_goes_when_it_was_not_used_for_long(file, cache):
+    made = rotated_folder(file, NAME)
+    name, models = made.name.rpartition("-")[0], cache / "models"
+    names = {"old": f"{name}-{'0' * 16}", "used": f"{name}-{'1' * 16}", "other": f"x-{'2' * 16}"}
+    names |= {"longer": f"{name}-x-{'3' * 16}", "foreign": f"{name}-mine"}
+    for each in names.values():
+        shutil.copytree(made, models / each)
+    long_ago = time.time() - 40 * 86400
+    for manifest in models.glob(f"*/{kept_folder.MANIFEST}"):
+        os.utime(manifest, (long_ago, long_ago))
+    assert kept_folder.is_complete(models / names["used"], rotated.FORMAT)
+    assert rotated_folder(file, NAME) == made  # which makes none, and deletes none
+    assert all((models / each).exists() for each in names.values())
+    os.utime(made / kept_folder.MANIFEST, (long_ago, long_ago))
+    (made / "model.safetensors").unlink()
+    assert rotated_folder(file, NAME) == made
+    left = {key for key, each in names.items() if (models / each).exists()}
+    assert left == names.keys() - {"old"}
+    assert not [path for path in models.iterdir() if path.name.endswith(".tmp")]
 
 
 def test_no_room_names_the_checkpoint(file, monkeypatch):

@@ -46,7 +46,7 @@ def _exit_on_interrupt(*_: object) -> None:
 
 
 def run(argv: list[str]) -> int:
-    """Run a command line and return its exit status: 0, 1 (a check failed), 2 (a mistake)."""
+    """Run a command line; return its exit status: 0, 1 (a check failed), 2 (a mistake), 130."""
     # None: closed from the start
     sys.stdin = sys.stdin or open(os.devnull)  # noqa: SIM115
     sys.stderr = sys.stderr or open(os.devnull, "w")  # noqa: SIM115
@@ -79,6 +79,8 @@ def _run_command(argv: list[str]) -> int:
     try:
         argv = _load_plugins(argv)
         status = _command().main(argv, prog_name="hierspec", standalone_mode=False)
+    except KeyboardInterrupt:  # while the command is imported: click ends those of its body
+        return 130
     except BrokenPipeError:
         return 0  # the reader has exited (| head), which is no error
     except SystemExit as exit_:  # click and rich convert a broken pipe to it

@@ -100,21 +100,27 @@ def batch(
                     raise HierspecError(
                         "--replicas goes with --ray: one process holds the models once"
                     )
-                _answer_in_process(settings, work, max_concurrency)
+                _answer_in_process(settings, work, max_concurrency, console)
         return _print_summary(work, console)
 
 
-def _answer_in_process(settings: ServeSettings, work: BatchRun, max_concurrency: int) -> None:
+def _answer_in_process(
+    settings: ServeSettings, work: BatchRun, max_concurrency: int, console: Console
+) -> None:
     import asyncio
 
     from hierspec.server.app import create_app
     from hierspec.server.batch.writer import in_process_client, run
     from hierspec.utils.threads import use_threads
 
+    from .rendering import warnings_as_notes
+
     use_threads(settings.threads)
+    with warnings_as_notes(console):
+        app = create_app(settings)
 
     async def answer() -> None:
-        async with in_process_client(create_app(settings)) as client:
+        async with in_process_client(app) as client:
             await run(client, work, max_concurrency)
 
     asyncio.run(answer())

@@ -305,6 +305,7 @@ def _measure(
             report("loading the target", 0.0)
             target = target_config(settings.target, settings.dtype, settings.device)
             models = BenchModels(target, settings.drafts)
+            tokenizer = models.tokenizer  # before the drafts, which would be blamed for the target
             if load_drafts:
                 report("loading the drafts", 0.0)
                 models.load_drafts()
@@ -335,7 +336,7 @@ def _measure(
                 report=report,
             ).run()
     files.next_step = files.say_how_to_show
-    return data, models.tokenizer
+    return data, tokenizer
 
 
 def _target_notes(target: str) -> list[str]:

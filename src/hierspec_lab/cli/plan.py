@@ -183,7 +183,7 @@ def _read_task(
                 f"{file}: neither a problem (an object with costs and acceptance) nor a "
                 f'profile ("kind": "{PROFILE_KIND}")'
             )
-        if "levels" in data and "costs" not in data:
+        if "levels" in data and not data.keys() & {"costs", "models"}:
             raise HierspecError(
                 f"{file} is a hierarchy already (hierspec generate --hierarchy {file} runs it); "
                 "a plan is made from a profile, or from a problem with costs and acceptance"

@@ -28,11 +28,11 @@ def train(
     ],
     seed: Seed = 0,
     trunk_steps: Annotated[
-        int | None, typer.Option(help="Training steps of the family's trunk.")
+        int | None, typer.Option(min=1, help="Training steps of the family's trunk.")
     ] = None,
     student_steps: Annotated[
         int | None,
-        typer.Option(help="Training steps of mid and small, which learn from the trunk."),
+        typer.Option(min=1, help="Training steps of mid and small, which learn from the trunk."),
     ] = None,
     output: Annotated[Path, output_option("smollm2: folder for its drafters.")] = Path(
         "smollm2-drafters"

@@ -24,6 +24,10 @@ _HASHED = {
     "texts": "the texts",
     "weights": "the model's weights",
     "vocabulary": "the drafter's vocabulary",
+    "answers": "how answers are written",
+    "sibling": "the sibling's sizes or steps",
+    "heads": "the heads' sizes or steps",
+    "eagle3": "the network's size or steps",
 }
 
 
@@ -32,6 +36,7 @@ def validate_settings(folder: Path, settings: Mapping[str, Any], discard_option:
 
     Args:
         settings: as loaded from JSON; keys that only one of the trainings has are not compared.
+            Keys are named like their options, behind ``STAGE.`` where there are several stages.
         discard_option: the command-line option that discards the other training.
 
     Raises:
@@ -39,7 +44,8 @@ def validate_settings(folder: Path, settings: Mapping[str, Any], discard_option:
     """
     stored = _read(folder)
     if changed := _changed(stored, settings):
-        differences = ", ".join(_difference(key, stored[key], settings[key]) for key in changed)
+        found = [_difference(key, stored[key], settings[key]) for key in changed]
+        differences = ", ".join(dict.fromkeys(found))  # stages may share an option
         raise HierspecError(
             f"{folder} holds a training of other settings ({differences}): give the same ones to "
             f"go on with it, or {discard_option} to give it up"
@@ -106,6 +112,7 @@ def _read(folder: Path) -> dict[str, Any]:
 def _difference(key: str, stored: Any, current: Any) -> str:
     if key in _HASHED:
         return _HASHED[key]
+    key = key.rpartition(".")[2]
     option = _OPTIONS.get(key, f"--{key.replace('_', '-')}")
     return f"{option} was {_value_text(stored)}, is {_value_text(current)}"
 

@@ -3,7 +3,7 @@
 ``features.bin`` holds, per token, the hidden states after the layers that a drafter reads and after
 the last one, bfloat16: a pass over the texts then runs the drafter alone, and the target's
 distribution costs one matrix product. ``texts.jsonl`` lists the texts in the same order; it is
-written after the features, and more texts are appended.
+written after the features, and more texts are appended, also by other trainings.
 """
 
 from __future__ import annotations
@@ -58,6 +58,9 @@ class _IndexLine(Record):
 class FeatureStore:
     """Texts and their features.
 
+    Attributes:
+        groups: of this training's own texts, by their keys; others may be stored beside them.
+
     Args:
         folder: created if it is missing.
         backend: the frozen target.
@@ -72,6 +75,7 @@ class FeatureStore:
         self.parts = len(self.layers) + 1
         self.width = self.parts * backend.hidden_size
         self.max_tokens = int(max_bytes // (self.width * _BYTES))
+        self.groups: dict[str, str] = {}
         self.is_full = False  # texts were left out, since there was no room
         folder.mkdir(parents=True, exist_ok=True)
         self._read_index()
@@ -106,6 +110,9 @@ class FeatureStore:
     ) -> None:
         """Add texts while there is room and ``goes_on(tokens added)`` is true.
 
+        They are this training's own from now on, stored ones, too. :func:`.texts.read` can leave
+        those out, if it is given :attr:`groups`.
+
         Texts of fewer than three tokens, or with none to predict, are left out.
 
         Raises:
@@ -126,7 +133,7 @@ class FeatureStore:
         added = 0
         with (self.folder / "features.bin").open("ab") as file:
             file.truncate(self.tokens * self.width * _BYTES)  # what an interrupted call left behind
-            for batch in _batches(text for text in texts if text.key not in self.keys):
+            for batch in _batches(self._new(texts)):
                 if self.tokens + sum(len(text.ids) for text in batch) > self.max_tokens:
                     self.is_full = True
                     break
@@ -139,6 +146,12 @@ class FeatureStore:
                     added += len(text.ids)
                 if not goes_on(added):
                     break
+
+    def _new(self, texts: Iterable[TrainingText]) -> Iterator[TrainingText]:
+        for text in texts:
+            self.groups.setdefault(text.key, text.group)
+            if text.key not in self.keys:
+                yield text
 
     @torch.inference_mode()
     def _features(self, rows: Sequence[Sequence[int]]) -> np.ndarray:
@@ -159,12 +172,12 @@ class FeatureStore:
         return rows.view(torch.bfloat16).float().unflatten(1, (self.parts, -1))
 
     def numbers(self, group: str = "") -> list[int]:
-        """Return the numbers of the texts of a held-out group; ``""``: of those to train on."""
-        return [i for i, text in enumerate(self.texts) if text.group == group]
+        """Return the numbers of own texts of a held-out group; ``""``: of those to train on."""
+        return [i for i, text in enumerate(self.texts) if self.groups.get(text.key) == group]
 
     def held_out_groups(self) -> list[str]:
-        """Return the names of the held-out groups."""
-        return sorted({text.group for text in self.texts if text.group})
+        """Return the names of the held-out groups of own texts."""
+        return sorted({self.groups.get(text.key, "") for text in self.texts} - {""})
 
 
 def _index_line(text: TrainingText) -> str:
@@ -199,15 +212,15 @@ class Passes:
     max_positions: int
     seed: int
     num_end_tokens: int = 1
-    _num_texts: int = 0  # in the store when the passes were made
+    _num_texts: int = 0  # to train on when the passes were made
     _first_step: int = 0  # of pass 0
     _passes: dict[int, list[list[int]]] = field(default_factory=dict)
 
     def texts_at(self, step: int) -> list[int]:
         """Return the texts of a step, by number; they are of similar length."""
-        if self._num_texts != len(self.store.texts):
+        if self._num_texts != (num_texts := len(self.store.numbers())):
             self._first_step = step if self._num_texts else 0
-            self._num_texts, self._passes = len(self.store.texts), {}
+            self._num_texts, self._passes = num_texts, {}
         step -= self._first_step
         number = 0
         while step >= len(self._pass(number)):

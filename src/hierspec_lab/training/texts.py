@@ -96,6 +96,7 @@ def read(
     known_keys: Collection[str],
     max_tokens: int,
     group: str | None = None,
+    groups: dict[str, str] | None = None,
 ) -> Iterator[TrainingText]:
     """Read the texts of files and folders, each once.
 
@@ -103,19 +104,22 @@ def read(
         known_keys: of texts to leave out.
         max_tokens: texts are cut after so many.
         group: of all texts; default: one in twenty is held out, the rest is trained on.
+        groups: gets the groups of those that are left out, by their keys.
 
     Raises:
         HierspecError: a file that cannot be read, or a line that is no text.
     """
     keys = set(known_keys)
+    groups = {} if groups is None else groups
     for text in (text for path in paths for text in _texts_in(path)):
         key = key_of(text)
+        text_group = _group_of(text.prompt) if group is None else group
         if key in keys:
+            groups.setdefault(key, text_group)
             continue
         keys.add(key)
         ids, runs = text.tokenize(tokenizer)
         predicted = tuple((low, min(high, max_tokens)) for low, high in runs if low < max_tokens)
-        text_group = _group_of(text.prompt) if group is None else group
         yield TrainingText(key, tuple(ids[:max_tokens]), predicted, text_group, text.domain)
 
 

@@ -251,6 +251,12 @@ def test_drafts_that_cannot_be_loaded_are_refused_at_once(draft, monkeypatch, wr
     assert [path.name for path in written.parent.iterdir()] == ["r.json"]
 
 
+def test_a_target_that_cannot_be_loaded_is_not_blamed_on_a_draft(monkeypatch, capsys):
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    assert cli.run([*PLAIN, "--device", "cuda", "--draft", "zoo:small"]) == 2
+    assert "error: device 'cuda' is not available" in capsys.readouterr().err
+
+
 def test_an_unknown_method_is_a_short_line(unmeasured, capsys):
     err = refusal(["bench", "--methods", "hierarchi"], capsys)
     assert "did you mean 'hierarchy'" in err

@@ -165,6 +165,8 @@ def test_files_that_are_no_problems(hierspec, text):
 
 def test_a_hierarchy_is_told_from_a_problem(hierspec):
     assert "is a hierarchy already" in hierspec({"target": "zoo:small", "levels": []})[2]
+    case = {"vocab": 2, "models": [], "levels": []}  # of certify
+    assert "unknown key 'vocab'; keys: costs" in hierspec(case)[2]
 
 
 @pytest.mark.parametrize(

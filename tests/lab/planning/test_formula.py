@@ -55,6 +55,17 @@ def test_unknown_parts_of_a_curve():
         rounds_from_survival(curve, 5)
 
 
+@pytest.mark.parametrize(("draft", "budget"), [(1, 12), (3, 12), (3, 8), (5, 3)])
+def test_rounds_in_closed_form(draft, budget):
+    alpha, gamma = 0.7, 0.0
+    b = alpha ** (draft + 1)
+    for s in range(budget):
+        m, r = divmod(s, draft + 1)
+        gamma += (1 - alpha) * (1 - b**m) / (1 - b) + b**m * (1 - alpha if r else 1.0)
+    solved = rounds_from_survival(alpha ** np.arange(13), 12)
+    assert solved[draft, budget] == pytest.approx(gamma, rel=1e-14)
+
+
 def test_rounds_at_extreme_rates():
     length, budget = np.arange(13)[:, None], np.arange(13)[None]
     never, always = rounds_from_survival(np.array([0.0, 1.0])[:, None] ** np.arange(13), 12)

@@ -214,6 +214,25 @@ def test_what_is_held_out_was_not_learnt_from(target, chats, tmp_path):
         train(str(target), settings, tmp_path / "two", [chats], [chats], features=features)
 
 
+def test_trainings_that_share_features_learn_from_their_own_texts(target, chats, tmp_path):
+    settings = Eagle3Settings(**QUICK, steps=1, batch=128)
+    lines = chats.read_text().splitlines(keepends=True)
+    files = tmp_path / "a.jsonl", tmp_path / "b.jsonl", tmp_path / "c.jsonl"
+    for path, own in zip(files, (lines[:25], lines[20:40], lines[40:]), strict=True):
+        path.write_text("".join(own))
+    a, b, c = files
+
+    def read_and_measured(out, *more, **options):
+        info = train(str(target), settings, tmp_path / out, *more, **options)
+        return info["tokens"], {group: part["texts"] for group, part in info["figures"].items()}
+
+    shared = {"features": tmp_path / "features"}
+    cases = [("one", [a], [b]), ("two", [a, c], []), ("three", [b], [])]
+    for out, *texts_of_it in cases:
+        alone = read_and_measured(f"{out} alone", *texts_of_it)
+        assert read_and_measured(f"{out} beside others", *texts_of_it, **shared) == alone
+
+
 def test_weights_are_averaged_over_the_last_tenth_of_the_steps():
     """Step i of t counts as much as the product of (j - 1) / (j + 9) over the j after it."""
     p = torch.nn.Parameter(torch.tensor([1.0, -2.0]))

@@ -86,6 +86,24 @@ def test_options_that_a_training_does_not_read_are_refused(argv, option, capsys)
     assert f"{option} has no effect" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (["out", "--trunk-steps", "-1"], "'--trunk-steps'"),
+        (["out", "--student-steps", "0"], "'--student-steps'"),
+        (["smollm2", "--minutes", "nan"], "minutes must be above 0"),
+        (["smollm2", "--epochs", "0"], "epochs must be above 0"),
+    ],
+)
+def test_numbers_that_train_nothing_are_refused_at_once(
+    options, says, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.chdir(tmp_path)
+    assert run(["zoo", "train", *options]) == 2
+    assert says in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())
+
+
 def test_losses_are_read_by_step(tmp_path):
     log = tmp_path / "heads.jsonl"
     log.write_text('{"step": 1, "loss": 3.5}\n{"step": 2, "loss": 2}\n{"step": 2, "loss": 2.5}\n')

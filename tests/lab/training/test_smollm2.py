@@ -205,9 +205,39 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     monkeypatch.setattr(build.answers, "write", None)
     assert build.train(tmp_path, plan) == whole
     assert before == {p: p.stat().st_mtime_ns for p in before}
-    other = dataclasses.replace(plan, dtype="float64")
-    with pytest.raises(ValueError, match=r"holds a training of other settings .*--dtype was"):
-        build.train(tmp_path, other)
+    own = dataclasses.replace
+    for other, says in (
+        (own(plan, dtype="float64"), "--dtype was auto, is float64"),
+        (own(plan, sibling=own(plan.sibling, minutes=0.02)), "--minutes was 0.01, is 0.02"),
+        (own(plan, sibling=own(plan.sibling, batch=128)), "the sibling's sizes or steps"),
+        (own(plan, heads=own(plan.heads, epochs=3)), "--epochs was 2, is 3"),
+        (
+            own(plan, heads=own(plan.heads, epochs=3), eagle3=own(plan.eagle3, epochs=3)),
+            "--epochs was 2, is 3",
+        ),
+        (own(plan, eagle3=own(plan.eagle3, steps=3)), "the network's size or steps"),
+        (own(plan, answers=own(plan.answers, own_tokens=5)), "how answers are written"),
+    ):
+        with pytest.raises(ValueError, match=rf"other settings \({says}\): .*another --output"):
+            build.train(tmp_path, other)
+
+
+def test_more_conversations_and_stages_to_come_are_no_other_training(tmp_path, plan, monkeypatch):
+    def stop(*args: Any, **more: Any) -> None:
+        raise KeyboardInterrupt
+
+    own = dataclasses.replace
+    with monkeypatch.context() as patch:
+        patch.setattr(build.heads_training, "train", stop)
+        with pytest.raises(KeyboardInterrupt):
+            build.train(tmp_path, plan)
+    longer = own(plan, eagle3=own(plan.eagle3, steps=3))  # which had not begun
+    longer = own(longer, answers=own(plan.answers, conversations=32))
+    whole = build.train(tmp_path, longer)
+    assert whole["eagle3"]["steps"] == 3
+    assert whole["answers"]["conversations"] >= 32
+    with pytest.raises(ValueError, match="the network's size or steps"):
+        build.train(tmp_path, plan)
 
 
 class Killed(BaseException):

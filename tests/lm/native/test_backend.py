@@ -15,7 +15,7 @@ from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy
 from hierspec.core.context import Context
-from hierspec.lm.backend import LayerParts, Span
+from hierspec.lm.backend import HiddenStates, LayerParts, Span
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
 from hierspec.lm.eagle3.model import Eagle3Model
@@ -29,6 +29,7 @@ from hierspec.lm.trees import Branches
 from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory
 from hierspec.methods.quantized import quantize
+from hierspec.sampling.sampler import Sampler
 from hierspec.zoo import registry
 
 DTYPES = [torch.float32, torch.bfloat16]
@@ -203,6 +204,44 @@ def test_copies_in_fewer_bits(path, bits):
         [run(copied, ids[: i + 1], [Span(copied.new_cache(32), 0, i + 1)])[-1:] for i in range(20)]
     )
     assert torch.equal(found, rows)
+
+
+def test_calls_beyond_their_memory_are_refused(tmp_path):
+    path = str(save_tiny("llama", tmp_path / "m", seed=1))
+    backend = load(path, torch.float32, backend="deterministic")
+    ids, layers = torch.tensor(TEXT[:4]), backend.num_layers
+    cache, h = backend.new_cache(8).zero_(), backend.embed(ids, [])
+    at = [Span(cache, 4, 4)]
+    backend.layers(h, 0, layers, at)  # up to the last place
+
+    def run(lo=0, hi=layers, spans=at, outputs=h, first=4, **more):
+        backend.run(lo, hi, spans, [HiddenStates(outputs, first)], **more)
+
+    greedy = ([Sampler(vocab_size=90, temperature=0.0)], [()])
+
+    def draft(*counts):
+        backend.draft(layers, at, [HiddenStates(h, 4)], TEXT[:4], counts, *greedy)
+
+    own = {"ids": TEXT[:4]}
+    run(**own)
+    draft(1)
+    beyond = [Span(cache, 5, 4)]
+    for reason, call in (
+        ("5 to 9 of a cache with room for 8", lambda: backend.layers(h, 0, layers, beyond)),
+        ("without a cache", lambda: backend.layers(h, 0, layers, [Span(None, 0, 4)])),
+        ("layers 0 to 9", lambda: backend.layers(h, 0, 9, at)),
+        ("there are 4 to 7", lambda: backend.layers(h[:3], 0, layers, at)),
+        ("inputs: rows 4 to 8", lambda: run(1, inputs=[HiddenStates(h[:3], 4)])),
+        ("inputs of 3 rows", lambda: backend.layers(h, 0, layers, at, inputs=h[:3])),
+        ("outputs: rows 4 to 8, where there are 4 to 7", lambda: run(outputs=h[:3], **own)),
+        ("outputs: rows 4 to 8, where there are 5 to 9", lambda: run(first=5, **own)),
+        ("3 tokens for spans of 4", lambda: run(ids=TEXT[:3])),
+        ("tokens 0 to 100000 of", lambda: backend.embed(torch.tensor([0, 100000]), [])),
+        ("score: rows 4 to 5", lambda: run(0, 0, [], scored=[(HiddenStates(h), (4,))])),
+        ("outputs: rows 4 to 9", lambda: draft(2)),
+    ):
+        with pytest.raises(ValueError, match=reason):
+            call()
 
 
 def test_a_head_reads_more_bits_only_near_the_best_score():

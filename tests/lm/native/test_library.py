@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 import shutil
+import subprocess
 import sys
 import tempfile
 import threading
@@ -142,6 +143,26 @@ def test_a_compiler_that_fails_is_not_asked_with_other_options(
     assert not list(fresh.glob("kernels-*"))
     assert says in examine()["fast_paths"]["int8 copies"]
     assert compiler.find().refuses == (says == "too old")
+
+
+@pytest.mark.parametrize(
+    ("says", "stopped"),
+    [
+        ("gcc: fatal error: Killed signal terminated program cc1", True),
+        ("clang: error: clang frontend command failed due to signal (use -v)", True),
+        ("clang: error: unable to execute command: Killed", True),
+        ("collect2: fatal error: ld terminated with signal 9 [Killed]", True),
+        ("virtual memory exhausted: Cannot allocate memory", True),
+        ("cc1: out of memory allocating 65536 bytes after a total of 1 bytes", True),
+        ("/tmp/x.s: Fatal error: can't close /tmp/x.o: No space left on device", True),
+        ("kernels.c:567: error: 'memory' undeclared (first use in this function)", False),
+        ("error: operand of inline assembly has an impossible memory constraint", False),
+        ("signal.h:1: error: unknown type name 'sigset_t'", False),
+    ],
+)
+def test_a_compiler_that_had_no_room_refused_nothing(says, stopped):
+    done = subprocess.CompletedProcess((), 1, b"", f"In file x.c:\n{says}\n".encode())
+    assert compiler._was_stopped(done) == stopped
 
 
 @needs_compiler

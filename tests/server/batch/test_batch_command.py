@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
+import warnings
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,8 @@ from batch_cases import request, write
 from server_cases import app_of, save_family
 
 from hierspec import Hierarchy, cli
+from hierspec.errors import HierspecWarning
+from hierspec.server import loading
 from hierspec.server.batch.output import AnswersFile
 from hierspec.server.batch.writer import BatchRun, in_process_client, run
 from hierspec.utils.files import locked
@@ -47,6 +50,17 @@ def test_answers_are_those_of_the_service(tmp_path, target, capsys):
     assert batch(source, output, target) == 0  # nothing is left; no model is loaded
     assert output.read_bytes() == whole
     assert "4 of them were there" in capsys.readouterr().err
+
+
+def test_warnings_are_notes(tmp_path, target, capsys, monkeypatch):
+    def warned(*args):
+        warnings.warn("a draft is large", HierspecWarning, stacklevel=2)
+        return loading.load(*args)
+
+    monkeypatch.setattr("hierspec.server.app.load", warned)
+    source = write(tmp_path / "in.jsonl", [request("a", "x", max_tokens=2)])
+    batch(source, tmp_path / "out.jsonl", target)
+    assert "hierspec: note: a draft is large\n" in capsys.readouterr().err
 
 
 def test_what_is_refused_becomes_its_line_and_the_status_says_so(tmp_path, target, capsys):

@@ -52,6 +52,12 @@ _TIMEOUT = 120  # seconds, for the compiler
 _DIGEST = hashlib.sha256().digest_size  # bytes, at the end of a kept library
 _AMX, _WITH_AMX = {"amx_tile", "amx_bf16", "amx_int8", "avx512_vnni"}, ["-DAMX"]
 WRONG, _CRASHES = 3, (signal.SIGILL, signal.SIGSEGV, signal.SIGBUS)  # how trying them may end
+# What gcc, clang, their assemblers and linkers say when they are killed or have no room.
+_STOPPED = (
+    *("signal terminated program", "terminated with signal", "due to signal", "killed"),
+    *("unable to execute command", "out of memory", "memory exhausted", "cannot allocate memory"),
+    *("bad_alloc", "resource temporarily unavailable", "no space left"),
+)
 _HEADERS = ("vectors.h", "amx.h", "matrix.h", "attention.h")
 
 
@@ -329,8 +335,7 @@ def compile_unit(command: Sequence[str], unit: Unit, folder: Path) -> bytes:
 def _was_stopped(done: Failed) -> bool:
     """Return whether a compiler, or a part of it, was killed or had no room: it refused nothing."""
     told = done.stderr.decode(errors="replace").lower()
-    reasons = ("signal", "killed", "no space left", "memory")
-    return not 0 < done.returncode <= 128 or any(reason in told for reason in reasons)
+    return not 0 < done.returncode <= 128 or any(reason in told for reason in _STOPPED)
 
 
 def _digest(library: bytes) -> bytes:

@@ -207,6 +207,7 @@ class NativeModel:
         for name, matrix in (("embedding", embedding), ("output", output), ("refined", refined)):
             if matrix is not None:
                 setattr(self._model, name, ctypes.pointer(library.struct(matrix)))
+        self._num_ids = 0 if embedding is None else embedding.num_out
         self._num_scores = 0 if output is None else output.num_out
         self._row_bytes = shape.hidden_size * torch.float32.itemsize
         self._at = ctypes.byref(self._model)
@@ -243,8 +244,15 @@ class NativeModel:
 
         Raises:
             NoDistributionError: a token cannot be picked.
+            ValueError: rows, tokens or a cache are too short for the spans, or a number is none of
+                a layer, a token or a row: the kernels would leave their memory.
         """
         assert attended is None or attended.is_contiguous()
+        if lo < 0 or hi > len(self.weights):
+            raise ValueError(f"layers {lo} to {hi} of a model that has {len(self.weights)}")
+        for states, indices in scored:
+            if indices:
+                self._validate_rows("states to score", states, min(indices), max(indices) + 1)
         places = [
             rows.data_ptr() + (index - first) * self._row_bytes
             for (rows, first), indices in scored
@@ -257,6 +265,13 @@ class NativeModel:
         call.lo, call.hi, call.scores = lo, hi, scores.data_ptr()
         call.num_spans, call.num_scored = len(spans), len(places)
         call.rows = num_rows = self._set_spans(arguments, spans, outputs, inputs, drafting)
+        if not inputs:
+            self._validate_ids(ids, num_rows)
+        if attended is not None and len(attended) < num_rows:
+            raise ValueError(f"inputs of {len(attended)} rows for spans of {num_rows}")
+        attends = lo < hi and (parts is None or any(part.attention for part in parts))
+        if attends and any(span.cache is None for span in spans):
+            raise ValueError("a span without a cache, for layers with attention")
         arguments.ids[:], arguments.scored[:] = ids, places
         call.rotations = None if rotations is None else rotations.data_ptr()
         call.inputs = None if attended is None else attended.data_ptr()
@@ -287,18 +302,26 @@ class NativeModel:
         drafting: Drafting | None,
     ) -> int:
         size, num_rows = self._row_bytes, 0
-        for i, ((cache, start, count, branches), (rows, first)) in enumerate(
+        for i, ((cache, start, count, branches), states) in enumerate(
             zip(spans, outputs, strict=True)
         ):
             struct = arguments.spans[i]
             num_rows += count
-            struct.start, struct.count = start, count
-            struct.output = rows.data_ptr() + (start - first) * size
+            struct.start, struct.count, end = start, count, start + count
+            if drafting is not None:
+                end += len(drafting.tokens[i]) - 1
+            self._validate_rows("outputs", states, start, end)
+            struct.output = states.rows.data_ptr() + (start - states.first) * size
             struct.input = None
             if inputs:
-                rows, first = inputs[i]
-                struct.input = rows.data_ptr() + (start - first) * size
+                states = inputs[i]
+                self._validate_rows("inputs", states, start, start + count)
+                struct.input = states.rows.data_ptr() + (start - states.first) * size
             if cache is not None:
+                if start < 0 or end > cache.size(3):
+                    raise ValueError(
+                        f"tokens {start} to {end} of a cache with room for {cache.size(3)}"
+                    )
                 struct.cache = cache.data_ptr()
                 struct.layer_stride, struct.head_stride = cache.stride(0), cache.stride(2)
             struct.tree = None if branches is None else _tree_array(spans[i], branches)
@@ -314,6 +337,17 @@ class NativeModel:
                     struct.uniforms = addressof(drafting.uniforms[i])
                     struct.probs = probs.data_ptr()
         return num_rows
+
+    def _validate_rows(self, what: str, states: HiddenStates, start: int, end: int) -> None:
+        first, last = states.first, states.first + states.rows.nbytes // self._row_bytes
+        if not first <= start <= end <= last:
+            raise ValueError(f"{what}: rows {start} to {end}, where there are {first} to {last}")
+
+    def _validate_ids(self, ids: Sequence[int], num_rows: int) -> None:
+        if len(ids) < num_rows:
+            raise ValueError(f"{len(ids)} tokens for spans of {num_rows}")
+        if ids and not 0 <= min(ids) <= max(ids) < self._num_ids:
+            raise ValueError(f"tokens {min(ids)} to {max(ids)} of {self._num_ids}")
 
     @property
     def num_bytes(self) -> int:

@@ -144,21 +144,21 @@ def train(
     resuming.save_settings(store_folder, {"features": key})
 
     def add_texts(goes_on: Callable[[int], bool]) -> None:
-        store.extend(texts.read(text_paths, tokenizer, store.keys, settings.longest), goes_on)
+        new = texts.read(text_paths, tokenizer, store.keys, settings.longest, groups=store.groups)
+        store.extend(new, goes_on)
 
-    learnt = {store.texts[i].key for i in store.numbers()}
+    learnt = {text.key for text in store.texts if not text.group}  # maybe by this very training
     for path in held_out:
         if any(text.key in learnt for text in texts.read([path], tokenizer, (), settings.longest)):
             raise HierspecError(
                 f"{path} is to be held out, and {store_folder} holds texts of it to learn from: "
                 "name an empty folder by --features"
             )
-        group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem)
+        group = texts.read([path], tokenizer, store.keys, settings.longest, path.stem, store.groups)
         store.extend(group, limited_reporter(report_progress, f"features of {path.name}"))
     # If new texts are looked for later anyway, training begins with a part of the present ones.
-    if not (settings.watch_steps and store.numbers()):
-        max_tokens = _WATCH_TOKENS if settings.watch_steps else math.inf
-        add_texts(limited_reporter(report_progress, "features of the texts", max_tokens=max_tokens))
+    max_tokens = _WATCH_TOKENS if settings.watch_steps else math.inf
+    add_texts(limited_reporter(report_progress, "features of the texts", max_tokens=max_tokens))
     if store.is_full:
         tell(
             f"--store-gib {settings.store_gib:g} has room for {store.tokens:,} tokens: the texts "
@@ -316,7 +316,8 @@ def _objective(
         optimiser.tokens += sum(len(batches.store.texts[i].ids) for i in texts_read)
         if step.number % _REPORT_EVERY == 0:
             numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
-            stage = f"step {step.number}, {len(batches.store.texts)} texts, losses {numbers}"
+            num_texts = len(batches.store.groups)
+            stage = f"step {step.number}, {num_texts} texts, losses {numbers}"
             report_progress(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
         return total, parts | {"tv@0": distance}
 

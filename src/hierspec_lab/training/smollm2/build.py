@@ -18,7 +18,7 @@ from hierspec.config.exit_heads import FILE
 from hierspec.errors import HierspecError
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils.documents import read_json
-from hierspec.utils.files import write_atomically
+from hierspec.utils.files import json_digest, write_atomically
 from hierspec.zoo import sibling
 from hierspec_lab.training import resuming, texts
 from hierspec_lab.training.eagle3 import train as eagle3_training
@@ -66,6 +66,16 @@ class DraftersSettings:
     sibling: SiblingSettings = field(default_factory=SiblingSettings)
 
 
+# Of the command, those that decide a stage.
+_OPTIONS = {"sibling": "minutes", "heads": "epochs", "eagle3": "epochs"}
+
+
+def _identity(settings: DraftersSettings, stage: str) -> dict[str, Any]:
+    """Return what decides a stage, as the folder keeps it from the stage's beginning on."""
+    own, option = asdict(getattr(settings, stage)), _OPTIONS[stage]
+    return {f"{stage}.{option}": own.pop(option), stage: json_digest(own)}
+
+
 # (settings, folder of all that is trained, callback for progress) → the stage's own report
 Stage = Callable[[DraftersSettings, Path, ReportProgress], dict[str, Any]]
 
@@ -76,6 +86,7 @@ def train_heads(
     """Train exit heads, into ``smollm2-heads``."""
     path = out / "smollm2-heads" / FILE
     if not path.exists():
+        resuming.save_settings(out, _identity(settings, "heads"))
         heads_training.train(
             settings.model,
             settings.heads,
@@ -95,6 +106,7 @@ def train_eagle3(
     info = folder / "hierspec.json"
     # Also written during training; only the final one has its duration.
     if not info.exists() or "seconds" not in _read_report(info):
+        resuming.save_settings(out, _identity(settings, "eagle3"))
         eagle3_training.train(
             settings.model,
             settings.eagle3,
@@ -115,6 +127,7 @@ def train_sibling(
     """Train small models of several sizes on its tokenizer; the fastest is ``smollm2-sibling``."""
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
+        resuming.save_settings(out, _identity(settings, "sibling"))
         sibling_training.train(
             settings.model,
             settings.sibling,
@@ -141,12 +154,17 @@ def train(
     """Write answers and train drafters in ``out``; return what ``report.json`` there holds.
 
     Raises:
-        HierspecError: the model is not there, the folder holds a training of another seed or model,
-            or something cannot be written.
+        HierspecError: the model is not there, the folder holds a training of other settings, or
+            something cannot be written. A stage that has not begun may have any, and there may be
+            more conversations.
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     identity = {"model": settings.model, "seed": settings.answers.seed, "dtype": settings.dtype}
-    resuming.validate_settings(out, identity, "another --output")
+    identity[ANSWERS] = json_digest({**asdict(settings.answers), "conversations": None})
+    every = identity.copy()
+    for name in STAGES:
+        every |= _identity(settings, name)
+    resuming.validate_settings(out, every, "another --output")
     resuming.save_settings(out, identity)
 
     def stage_progress(number: int) -> ReportProgress:

@@ -49,7 +49,11 @@ from hierspec_lab.training.fit import (
     fit,
 )
 from hierspec_lab.training.losses import Likeliest, head_distances, kl_then_tv
-from hierspec_lab.training.models import as_written, load_weights_and_tokenizer
+from hierspec_lab.training.models import (
+    as_written,
+    load_weights_and_tokenizer,
+    validate_numbers,
+)
 from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
 
 _LIKELIEST = 64  # tokens of the larger model's distribution that are learnt
@@ -81,6 +85,9 @@ class SiblingSettings:
     matrix_rate: float = 4e-3
     adamw_rate: float = 4e-3
     seed: int = 0
+
+    def __post_init__(self) -> None:
+        validate_numbers(self, ("minutes",))
 
 
 class SiblingNetwork(Llama):
@@ -167,7 +174,7 @@ def train(
     source, tokenizer = load_weights_and_tokenizer(target)
     backend: Any = load(source, torch.bfloat16, backend="lean")
     store = FeatureStore(folder / "features", backend, (), 2**33)
-    new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest)
+    new_texts = texts.read(text_paths, tokenizer, store.keys, settings.longest, groups=store.groups)
     store.extend(new_texts, limited_reporter(report_progress, "the model reads its answers", 0.05))
     if not store.numbers():
         raise HierspecError("too little text to learn from: give more --conversations")
