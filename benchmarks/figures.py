@@ -67,6 +67,7 @@ OWN_BITS_PEERS = {0: "smollm2-own-bits-peers-greedy", 1: "smollm2-own-bits-peers
 AVX2 = {0: "smollm2-16bit-avx2-greedy", 1: "smollm2-16bit-avx2-sampled"}
 AVX2_PLAN = "smollm2-16bit-avx2-plan"  # greedily again, a copy in 4 bits among the drafts
 AVX2_DRAFTS = "smollm2-16bit-avx2-drafts"  # both temperatures
+AVX2_EXITS = "smollm2-16bit-avx2-exits"  # greedily, exits with trained heads
 RELEASED = (
     *(
         file
@@ -75,6 +76,7 @@ RELEASED = (
     ),
     AVX2_PLAN,
     AVX2_DRAFTS,
+    AVX2_EXITS,
 )
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = tuple(
@@ -467,9 +469,16 @@ def exit_after(layer: int) -> str:
     return shorts(3, found.acceptance, found.agreement, between=" | ")
 
 
-def exits(domain: str) -> str:
-    found = [data("trained-heads").domains[domain][str(n)] for n in data("trained-heads").exits]
+def exits(domain: str, file: str = "trained-heads") -> str:
+    found = [data(file).domains[domain][str(n)] for n in data(file).exits]
     return " | ".join(shorts(2, one.acceptance, one.agreement) for one in found)
+
+
+def by_law(name: str, tokens: int) -> str:
+    """Acceptance after so many tokens by the law through a training's curve."""
+    curve = data("training-curves").curves[name]
+    law = curve.fit.law
+    return short(curve.known * (1 - law.a - law.b * (tokens / 1e5) ** -law.c))
 
 
 def tenfold(name: str, kind: str = "fit") -> str:

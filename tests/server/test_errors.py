@@ -280,6 +280,19 @@ def test_work_counts_until_its_thread_has_done_with_it(family):
     assert done == [3]
 
 
+def test_a_timeout_inside_the_work_is_not_the_requests(family):
+    async def fail(client):
+        def times_out() -> None:
+            raise TimeoutError("a lock")
+
+        with pytest.raises(TimeoutError, match="a lock"):
+            await service.in_background(times_out, deadline=time.monotonic() + 60)
+
+    app = app_of(family)
+    service = app.state.service
+    asking(app, fail)
+
+
 @pytest.mark.parametrize(
     ("kind", "body"),
     [

@@ -140,11 +140,12 @@ class Service:
         future = self._background.submit(run)
         self._preparing.add(future)
         future.add_done_callback(self._preparing.discard)
-        try:
-            async with asyncio.timeout(None if deadline is None else deadline - time.monotonic()):
-                return await asyncio.shield(asyncio.wrap_future(future))
-        except TimeoutError:
-            raise DeadlineError("out of time") from None
+        result = asyncio.wrap_future(future)
+        result.add_done_callback(lambda done: done.cancelled() or done.exception())  # seen, if late
+        left = None if deadline is None else max(0.0, deadline - time.monotonic())
+        if not (await asyncio.wait({result}, timeout=left))[0]:
+            raise DeadlineError("out of time")
+        return result.result()
 
     @cached_property
     def grammars(self) -> Grammars:

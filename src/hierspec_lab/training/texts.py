@@ -104,20 +104,22 @@ def read(
         known_keys: of texts to leave out.
         max_tokens: texts are cut after so many.
         group: of all texts; default: one in twenty is held out, the rest is trained on.
-        groups: gets the groups of those that are left out, by their keys.
+        groups: gets the groups of all that are known, by their keys, before the first text.
 
     Raises:
         HierspecError: a file that cannot be read, or a line that is no text.
     """
     keys = set(known_keys)
-    groups = {} if groups is None else groups
+    if groups is not None and keys:
+        for text in (text for path in paths for text in _texts_in(path)):
+            if (key := key_of(text)) in keys:
+                groups.setdefault(key, _group_of(text.prompt) if group is None else group)
     for text in (text for path in paths for text in _texts_in(path)):
         key = key_of(text)
-        text_group = _group_of(text.prompt) if group is None else group
         if key in keys:
-            groups.setdefault(key, text_group)
             continue
         keys.add(key)
+        text_group = _group_of(text.prompt) if group is None else group
         ids, runs = text.tokenize(tokenizer)
         predicted = tuple((low, min(high, max_tokens)) for low, high in runs if low < max_tokens)
         yield TrainingText(key, tuple(ids[:max_tokens]), predicted, text_group, text.domain)
@@ -165,7 +167,7 @@ def _texts_in(path: Path) -> Iterator[AnyText]:
             for file in sorted(path.rglob("*"))
             if file.is_file()
             and not any(part[0] == "." for part in file.relative_to(path).parts)
-            and _is_text(file)
+            and (is_json_lines(file) or _is_text(file))
         ]
     for file in files:
         if is_json_lines(file):
@@ -191,9 +193,11 @@ def _text_of(row: Any) -> PlainText | Conversation:
     if has_messages(row):
         return Conversation.from_row(row).require_content()
     fields = row if isinstance(row, Mapping) else {"text": row}
-    if fields.get("text") == "":
+    text = fields.get("text")
+    if text == "":
         return PlainText("")
-    return PlainText(turns_of(row, "messages")[0], as_label(fields.get("domain")))
+    content = turns_of(row if text is None else {"text": text}, "messages")[0]
+    return PlainText(content, as_label(fields.get("domain")))
 
 
 def _group_of(beginning: str) -> str:

@@ -113,6 +113,24 @@ def test_whatever_has_a_text_or_a_content_is_read(tmp_path: Path) -> None:
     assert [text.domain for text in found] == ["", "", "3", ""]
 
 
+def test_stored_texts_are_known_before_the_first_new_one(tmp_path: Path) -> None:
+    """Reading may end early, where there is no room for more."""
+    new, stored = tmp_path / "new.jsonl", tmp_path / "stored.jsonl"
+    new.write_text('"w1"\n')
+    stored.write_text('"w2"\n"w3"\n')
+    keys = [text.key for text in read([stored], Letters(), (), 100)]
+    groups: dict[str, str] = {}
+    next(read([new, stored], Letters(), keys, 100, "mine", groups))
+    assert groups == dict.fromkeys(keys, "mine")
+
+
+def test_a_row_with_a_text_is_that_text(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"prompt": "asked", "text": "whole"}\n"cut in \xc3')
+    expected = [PlainText("whole")]
+    assert from_files([path]) == from_files([tmp_path]) == expected
+
+
 def test_keys_of_texts_stay(tmp_path: Path) -> None:
     """Stored features are found by them."""
     path = tmp_path / "a.jsonl"

@@ -270,8 +270,8 @@ class NativeModel:
         if attended is not None and len(attended) < num_rows:
             raise ValueError(f"inputs of {len(attended)} rows for spans of {num_rows}")
         attends = lo < hi and (parts is None or any(part.attention for part in parts))
-        if attends and any(span.cache is None for span in spans):
-            raise ValueError("a span without a cache, for layers with attention")
+        if attends and any(span.cache is None or span.cache.size(0) < hi for span in spans):
+            raise ValueError(f"a span without a cache of {hi} layers, for layers with attention")
         arguments.ids[:], arguments.scored[:] = ids, places
         call.rotations = None if rotations is None else rotations.data_ptr()
         call.inputs = None if attended is None else attended.data_ptr()

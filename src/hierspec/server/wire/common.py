@@ -250,7 +250,7 @@ class GenerationRequest(RequestModel):
         ]
         | None
     ) = None
-    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024)] | None = None
+    stop_token_ids: Annotated[list[TokenId], Field(max_length=1024, fail_fast=True)] | None = None
     ignore_eos: bool = False
     include_stop_str_in_output: bool = False
     n: Annotated[Int, Field(ge=1, le=128)] | None = None

@@ -35,8 +35,14 @@ class CompletionRequest(GenerationRequest):
     prompt: Annotated[
         Annotated[Text, Tag("a text")]
         | Annotated[_Ids, Tag("token ids")]
-        | Annotated[list[Text], Field(min_length=1, max_length=2048), Tag("a list of texts")]
-        | Annotated[list[_Ids], Field(min_length=1, max_length=2048), Tag("lists of token ids")],
+        | Annotated[
+            list[Text], Field(min_length=1, max_length=2048, fail_fast=True), Tag("a list of texts")
+        ]
+        | Annotated[
+            list[_Ids],
+            Field(min_length=1, max_length=2048, fail_fast=True),
+            Tag("lists of token ids"),
+        ],
         Discriminator(_kind, "wrong_kind", "must be a text, token ids, or a list of such"),
     ]
     max_tokens: (

@@ -316,7 +316,7 @@ def _objective(
         optimiser.tokens += sum(len(batches.store.texts[i].ids) for i in texts_read)
         if step.number % _REPORT_EVERY == 0:
             numbers = " ".join(f"{float(loss):.3f}" for loss in parts.values())
-            num_texts = len(batches.store.groups)
+            num_texts = len(batches.store.numbers())
             stage = f"step {step.number}, {num_texts} texts, losses {numbers}"
             report_progress(stage, _TRAINING_START + (1 - _TRAINING_START) * step.progress)
         return total, parts | {"tv@0": distance}

@@ -80,7 +80,7 @@ class Heads(nn.ModuleDict):
         self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
         self.num_scored = backend.vocab_size if vocabulary is None else len(vocabulary)
         self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
-        if self.ids is not None and kind != FULL:
+        if self.ids is not None:
             self._rows = unembedding_rows(backend, self.ids)
 
     def scores(self, layer: int, backend: Backend, h: torch.Tensor) -> torch.Tensor:
@@ -92,10 +92,7 @@ class Heads(nn.ModuleDict):
 
     def teacher(self, backend: Backend, h: torch.Tensor) -> torch.Tensor:
         """Return the model's own scores of its last layer [N, d], for the tokens heads score."""
-        if self._rows is not None:
-            return backend.head(h, self._unembed)
-        scores = backend.head(h)
-        return scores if self.ids is None else scores[:, self.ids]
+        return backend.head(h, None if self._rows is None else self._unembed)
 
     def tokens(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the ids of tokens given by their place among those that heads score."""

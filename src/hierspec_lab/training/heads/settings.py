@@ -72,7 +72,7 @@ class HeadsSettings(TrainingSettings):
             raise HierspecError(f"inner is the size of an mlp; kind {self.kind} has none")
         if not self.exits:
             raise HierspecError("no exits: name layers, as in --exits 2,4")
-        if self.teacher is not None and self.teacher not in sorted(self.exits)[1:]:
+        if self.teacher is not None and self.teacher not in sorted(set(self.exits))[1:]:
             raise HierspecError(
                 f"teacher {self.teacher} is no exit with another before it: name one of --exits"
             )

@@ -72,7 +72,7 @@ _OPTIONS = {"sibling": "minutes", "heads": "epochs", "eagle3": "epochs"}
 
 def _identity(settings: DraftersSettings, stage: str) -> dict[str, Any]:
     """Return what decides a stage, as the folder keeps it from the stage's beginning on."""
-    own, option = asdict(getattr(settings, stage)), _OPTIONS[stage]
+    own, option = asdict(getattr(settings, stage)) | {"seed": None}, _OPTIONS[stage]
     return {f"{stage}.{option}": own.pop(option), stage: json_digest(own)}
 
 
@@ -160,7 +160,9 @@ def train(
         KeyboardInterrupt: stopped; the same call continues where it stopped.
     """
     identity = {"model": settings.model, "seed": settings.answers.seed, "dtype": settings.dtype}
-    identity[ANSWERS] = json_digest({**asdict(settings.answers), "conversations": None})
+    identity[ANSWERS] = json_digest(
+        asdict(settings.answers) | {"conversations": None, "seed": None}
+    )
     every = identity.copy()
     for name in STAGES:
         every |= _identity(settings, name)
