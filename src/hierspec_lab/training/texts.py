@@ -192,8 +192,8 @@ def _text_of(row: Any) -> PlainText | Conversation:
     """Return what a line's JSON holds."""
     if has_messages(row):
         return Conversation.from_row(row).require_content()
-    fields = row if isinstance(row, Mapping) else {"text": row}
-    text = fields.get("text")
+    fields = row if isinstance(row, Mapping) else {}
+    text = row if isinstance(row, str) else fields.get("text")
     if text == "":
         return PlainText("")
     content = turns_of(row if text is None else {"text": text}, "messages")[0]
