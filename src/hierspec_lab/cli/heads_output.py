@@ -28,11 +28,15 @@ def show_exit_heads(file: HeadsFile, as_json: bool) -> None:
         title += f", {info.vocabulary_size} of {info.vocab_size} tokens"
     columns = ("exit after layer", "acceptance", "equal argmax", "KL, nats")
     table = borderless((), columns, title)
-    for layer in file.exits:
-        rows = [figures.get(str(layer)) for figures in (info.before, info.after)]
-        table.add_row(
-            str(layer), *(_change(rows, key) for key in ("acceptance", "agreement", "kl"))
-        )
+
+    def add(name: str, *rows: ExitFigures | None) -> None:
+        table.add_row(name, *(_change(rows, key) for key in ("acceptance", "agreement", "kl")))
+
+    for layer in map(str, file.exits):
+        add(layer, info.before.get(layer), info.after.get(layer))
+    for layer, after in info.by_teacher.get("after", {}).items():
+        before = info.by_teacher.get("before", {}).get(layer)
+        add(f"{layer} for {info.settings.get('teacher')}", before, after)
     console = terminal.console()
     console.print(table)
     console.print(

@@ -11,6 +11,7 @@ from hierspec.config.exit_heads import read
 from hierspec.errors import HierspecError
 from hierspec.lm.exit_heads import KINDS
 from hierspec.lm.load import load
+from hierspec_lab.cli.heads_output import show_exit_heads
 from hierspec_lab.training.fit import CosineSchedule, Phase
 from hierspec_lab.training.heads.frozen import Frozen
 from hierspec_lab.training.heads.heads import Heads
@@ -75,7 +76,9 @@ def test_a_batch_in_an_old_cache_is_as_in_a_new_one(models) -> None:
         torch.testing.assert_close(backend.head(again[-1]), theirs, rtol=0, atol=1e-9)
 
 
-def test_an_exit_teaches_those_before_it_and_stays_as_it_is(models, trained, folder) -> None:
+def test_an_exit_teaches_those_before_it_and_stays_as_it_is(
+    models, trained, folder, capsys
+) -> None:
     settings = HeadsSettings(exits=(1, 2), kind=read(trained["llama"]).kind, teacher=2, **QUICK)
     path = folder / "taught.safetensors"
     with pytest.raises(HierspecError, match="say --from which"):
@@ -88,6 +91,8 @@ def test_an_exit_teaches_those_before_it_and_stays_as_it_is(models, trained, fol
     assert set(info.after) == {"1", "2"}
     assert info.by_teacher["after"]["1"].kl < info.by_teacher["before"]["1"].kl
     assert info.after["2"] == info.before["2"]
+    show_exit_heads(read(path), as_json=False)
+    assert "1 for 2" in capsys.readouterr().out
     for teacher in (1, 3):
         with pytest.raises(HierspecError, match="another before it"):
             HeadsSettings(exits=(1, 2), teacher=teacher)
