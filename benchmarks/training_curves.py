@@ -119,8 +119,8 @@ def extrapolated(curve: np.ndarray, known: float, end: float) -> dict[str, Any]:
 
 def draw(curves: dict[str, Any]) -> None:
     with figures.style():
-        figure = figures.new_figure(6.4, 3.4)
-        axes = figure.add_axes((0.1, 0.16, 0.86, 0.8))
+        figure = figures.new_figure(8.4, 3.4)
+        axes = figure.add_axes((0.08, 0.16, 0.52, 0.8))
         for number, (name, curve) in enumerate(curves.items()):
             tokens, distances = np.array(curve["points"]).T
             axes.plot(tokens, curve["known"] * (1 - distances), color=f"C{number}", lw=0.5)
@@ -135,7 +135,7 @@ def draw(curves: dict[str, Any]) -> None:
         axes.set(xscale="log", xlabel="tokens seen", ylabel="drafted tokens kept")
         axes.set_xticks([1e4, 1e5, 1e6, 1e7], ["10 k", "100 k", "1 M", "10 M"])
         axes.minorticks_off()
-        axes.legend(frameon=False, fontsize=9)
+        axes.legend(frameon=False, fontsize=9, loc="center left", bbox_to_anchor=(1, 0.5))
         figures.save(figure, PICTURE)
 
 
