@@ -67,7 +67,8 @@ OWN_BITS_PEERS = {0: "smollm2-own-bits-peers-greedy", 1: "smollm2-own-bits-peers
 AVX2 = {0: "smollm2-16bit-avx2-greedy", 1: "smollm2-16bit-avx2-sampled"}
 AVX2_PLAN = "smollm2-16bit-avx2-plan"  # greedily again, a copy in 4 bits among the drafts
 AVX2_DRAFTS = "smollm2-16bit-avx2-drafts"  # both temperatures
-AVX2_EXITS = "smollm2-16bit-avx2-exits"  # greedily, exits with trained heads
+# exits with trained heads
+AVX2_EXITS = {0: "smollm2-16bit-avx2-exits", 1: "smollm2-16bit-avx2-exits-sampled"}
 RELEASED = (
     *(
         file
@@ -76,7 +77,7 @@ RELEASED = (
     ),
     AVX2_PLAN,
     AVX2_DRAFTS,
-    AVX2_EXITS,
+    *AVX2_EXITS.values(),
 )
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = tuple(
