@@ -43,7 +43,7 @@ class Frozen:
         flat = ids.flatten().to(self.backend.device)
         return hidden_states(self.backend, flat, spans, self.exits)
 
-    def before(self, teacher: int | None) -> tuple[int, ...]:
+    def learners(self, teacher: int | None) -> tuple[int, ...]:
         """Return the exits that learn from the one after layer ``teacher``, or the last layer."""
         return tuple(layer for layer in self.exits if teacher is None or layer < teacher)
 
@@ -61,7 +61,7 @@ class Frozen:
         """
         num_rows = len(states[-1])
         size = max(1, _CHUNK // heads.num_scored)
-        total = torch.zeros(2, len(self.before(teacher)), device=self.backend.device)
+        total = torch.zeros(2, len(self.learners(teacher)), device=self.backend.device)
         means_of = partial(self._means, heads, teacher)
         for start in range(0, num_rows, size):
             part = [h[start : start + size] for h in states]
@@ -82,7 +82,7 @@ class Frozen:
             )
         means = [
             torch.stack(distances(scores, heads.scores(layer, self.backend, by_exit[layer])))
-            for layer in self.before(teacher)
+            for layer in self.learners(teacher)
         ]
         return torch.stack(means, dim=1)
 
@@ -97,7 +97,7 @@ class Frozen:
         teacher and its exits are those of :meth:`distances`.
         """
         size = max(1, _CHUNK // self.backend.vocab_size)
-        learners = self.before(teacher)
+        learners = self.learners(teacher)
         total = torch.zeros(len(learners), len(FIGURES), dtype=torch.float64)
         for *early, last in zip(*(h.split(size) for h in states), strict=True):
             by_exit = dict(zip(self.exits, early, strict=True))

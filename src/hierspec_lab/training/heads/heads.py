@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ import torch.nn.functional as F
 from torch import nn
 
 from hierspec.config.exit_heads import SCHEMA
-from hierspec.lm.backend import Backend
+from hierspec.lm.backend import Backend, Linear
 from hierspec.lm.exit_heads import FULL, MLP, head_scores
 from hierspec.lm.hf.decoder import HFBackend
 from hierspec_lab.acceptance.files import save_tensors
@@ -79,20 +80,20 @@ class Heads(nn.ModuleDict):
         self.input_size = backend.lm_head.weight.shape[1] if kind == FULL else backend.hidden_size
         self.ids = None if vocabulary is None else vocabulary.to(backend.device, torch.int64)
         self.num_scored = backend.vocab_size if vocabulary is None else len(vocabulary)
-        self._rows: tuple[torch.Tensor, torch.Tensor | None] | None = None
+        self._unembed: Linear | None = None  # the product with the rows that are scored; None: all
         if self.ids is not None:
-            self._rows = unembedding_rows(backend, self.ids)
+            weight, bias = unembedding_rows(backend, self.ids)
+            self._unembed = partial(F.linear, weight=weight, bias=bias)
 
     def scores(self, layer: int, backend: Backend, h: torch.Tensor) -> torch.Tensor:
         """See :func:`head_scores`; [N, v] where a part of the vocabulary is scored."""
         head: Any = self[str(layer)]
         down = head.out if self.kind == MLP else None
-        unembed = None if self._rows is None else self._unembed
-        return head_scores(self.kind, backend, head, h, down, unembed)
+        return head_scores(self.kind, backend, head, h, down, self._unembed)
 
     def teacher(self, backend: Backend, h: torch.Tensor) -> torch.Tensor:
         """Return the model's own scores of its last layer [N, d], for the tokens heads score."""
-        return backend.head(h, None if self._rows is None else self._unembed)
+        return backend.head(h, self._unembed)
 
     def tokens(self, columns: torch.Tensor) -> torch.Tensor:
         """Return the ids of tokens given by their place among those that heads score."""
@@ -103,11 +104,6 @@ class Heads(nn.ModuleDict):
         with torch.no_grad():
             for parameter in self.parameters():
                 parameter.copy_(parameter.to(dtype))
-
-    def _unembed(self, x: torch.Tensor) -> torch.Tensor:
-        assert self._rows is not None
-        weight, bias = self._rows
-        return F.linear(x, weight, bias)
 
 
 def unembedding_rows(

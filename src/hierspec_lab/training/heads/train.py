@@ -306,7 +306,7 @@ def _objective(
         states = store.read(slice_passes(shuffle, len(rows), step.number * size, size))
         kl, tv = frozen.distances(heads, states, settings.teacher)
         parts = {}
-        for i, layer in enumerate(frozen.before(settings.teacher)):
+        for i, layer in enumerate(frozen.learners(settings.teacher)):
             parts |= {f"kl@{layer}": kl[i].detach(), f"tv@{layer}": tv[i].detach()}
         if settings.loss == "tv":
             return kl_then_tv(kl, tv, step.progress).sum(), parts
@@ -326,7 +326,7 @@ def _measure_by_domain(
     domains: dict[str, list[Piece]] = {}
     for piece in pieces:
         domains.setdefault(piece.domain, []).append(piece)
-    frozen, exits = store.frozen, store.frozen.before(teacher)
+    frozen, exits = store.frozen, store.frozen.learners(teacher)
     sums, counts = {}, {}
     for number, (domain, domain_pieces) in enumerate(sorted(domains.items())):
         rows = store.rows_of(domain_pieces)
