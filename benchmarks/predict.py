@@ -208,7 +208,7 @@ def main() -> None:
     if args.chats is not None:
         args.targets = args.targets or [defaults.SMOLLM2_NAME]
         (target,) = args.targets
-        names = tuple(default_names(target))
+        names = tuple(default_names(TargetConfig(model=target)))
         HIERARCHIES[target] = names, []
         chains = 2 + len(args.lengths) * len(names) + len(names) ** 2 // 2
         runs = len(args.temperatures) * chains * args.num_prompts * args.tokens

@@ -126,14 +126,17 @@ class Hierarchy:
 
         Both take loaded models and names. ``auto`` takes the options of :meth:`auto`.
         """
-        from hierspec.presets.registry import AUTO, preset
+        from hierspec.presets.registry import AUTO, preset, validate_num_drafts
 
         if name == AUTO:
             names = ["target", "drafts", "temperature", "chat", "online", "measure_again", "report"]
             if tokenizer is not None:
                 raise HierspecError(arguments.AUTO_TOKENIZER)
             return cls.auto(**validate_keys(models, names, "options"))
-        config = preset(name, **validate_keys(models, ["target", "drafts"], "options"))
+        validate_keys(models, ["target", "drafts"], "options")
+        drafts = arguments.model_names(models.get("drafts", ()), "drafts")
+        validate_num_drafts(name, len(drafts))
+        config = preset(name, models.get("target"), drafts)
         return cls.from_config(config, tokenizer=tokenizer)
 
     @classmethod
@@ -225,9 +228,6 @@ class Hierarchy:
 
         Returns:
             the text, its token ids, why it ended, and how fast it was.
-
-        Raises:
-            HierspecError: as :meth:`start` does.
         """
         streamer = options.pop("streamer", None)
         generation = self.start([prompt], **options)

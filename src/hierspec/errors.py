@@ -32,6 +32,13 @@ def first_line(error: BaseException) -> str:
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
+def reason_of(error: BaseException) -> str:
+    """Return why transformers cannot load something, in one line."""
+    if "trust_remote_code" in str(error):
+        return "it needs code that comes with it, and hierspec runs none"
+    return " ".join(str(error).split()) or type(error).__name__
+
+
 # What a piece of work may fail with, whosever it is: a user's function may exit. Interrupts of the
 # whole process are none of these, and go through.
 FAILURES = (Exception, SystemExit)

@@ -132,7 +132,7 @@ def test_an_adapter_has_no_quantized_copy(tmp_path):
         assert run([*argv, target]) == 0
     levels = defaults.best_unmeasured(TargetConfig(model=str(tmp_path / "adapter"))).levels
     assert [level.method for level in levels] == ["suffix"]
-    assert [one.name for one in choose_candidates(str(tmp_path / "adapter"), ())] == [
+    assert [one.name for one in choose_candidates(TargetConfig(model=str(tmp_path / "adapter")), ())] == [
         "prompt-lookup",
         "suffix",
     ]

@@ -325,7 +325,7 @@ def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
 
 def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     def names(target, *drafts):
-        return [candidate.name for candidate in choose_candidates(target, drafts)]
+        return [candidate.name for candidate in choose_candidates(TargetConfig(model=target), drafts)]
 
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
     copies = ["quantized:5,calibrate=false"] * (library.load() is not None) + ["quantized"]

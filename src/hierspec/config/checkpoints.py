@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from hierspec.errors import HierspecError, first_line
+from hierspec.errors import HierspecError, reason_of
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.backend import Backend
 from hierspec.lm.hub import local_files_only
@@ -16,6 +16,7 @@ from hierspec.lm.lean.shape import unsupported_reason
 from hierspec.lm.load import load, wrap
 from hierspec.lm.loaded import Watch, take
 from hierspec.lm.native import library
+from hierspec.lm.native.backend import FORMS
 from hierspec.lm.saved_tokenizer import read_tokenizer
 from hierspec.lm.weights import WeightSource, validate_reference
 from hierspec.utils import machine
@@ -158,6 +159,13 @@ def can_be_copied(target: TargetConfig) -> bool:
     return unsupported_reason(model_config(target.model)) is None
 
 
+def kernels_take(target: TargetConfig) -> bool:
+    """Return whether the kernels are asked for a target, on a CPU and in a type that they have."""
+    dtype = _parse_dtype(target.dtype)
+    is_ours = target.backend in ("auto", "deterministic") and (dtype is None or dtype in FORMS)
+    return is_ours and machine.device(target.device).type == "cpu"
+
+
 def bits_in_kernels(target: TargetConfig) -> float | None:
     """Return the bits of a weight of a file that the kernels run in its own; else ``None``."""
     as_stored = target.dtype == "auto" and target.backend in ("auto", "deterministic")
@@ -192,12 +200,14 @@ def load_tokenizer(source: str | WeightSource) -> Any:
     from transformers import AutoTokenizer
 
     try:
-        return AutoTokenizer.from_pretrained(path, local_files_only=local_files_only(str(path)))
+        return AutoTokenizer.from_pretrained(
+            path, local_files_only=local_files_only(str(path)), trust_remote_code=False
+        )
     except Exception as error:  # tokenizers may raise anything
         if not (folder / "tokenizer.json").is_file():
             return None  # generation raises an error if it needs one
         raise HierspecError(
-            f"the tokenizer in {folder} cannot be read ({first_line(error)}): fetch its files "
+            f"the tokenizer in {folder} cannot be read ({reason_of(error)}): fetch its files "
             "again, or move them away and give token ids (--ids)"
         ) from None
 

@@ -20,7 +20,6 @@ from hierspec.errors import HierspecError
 from hierspec.lm.base import LanguageModel
 from hierspec.lm.encoder_decoder import SplitPrompt
 from hierspec.sampling.parameters import SamplingParams
-from hierspec.sampling.processors import validate_processors
 
 # field → whether a value is refused, and the message
 _REFUSED: dict[str, tuple[Callable[[Any], bool], str]] = {
@@ -148,7 +147,6 @@ def _sampling_params(
         return SamplingParams.make(**native)
     # generate applies native and other processors in an order of its own, so all come from it.
     processors = _processors(config, native, prompt, length, target, eos_token_ids)
-    validate_processors(processors)
     return SamplingParams(temperature=0.0 if greedy else 1.0, logits_processors=tuple(processors))
 
 

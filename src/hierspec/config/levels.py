@@ -220,8 +220,12 @@ class LevelConfig:
         return ()
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        """Return the candidates of this method that ``auto`` measures for a released target."""
+    def names_for_auto(cls, target: Any) -> Sequence[str]:
+        """Return the candidates of this method that ``auto`` measures for a target.
+
+        Args:
+            target: a :class:`.schema.TargetConfig`.
+        """
         return ()
 
     # --- its names

@@ -61,9 +61,6 @@ def model_eos_ids(model: str) -> frozenset[int]:
 
     A chat model may have several, of which its tokenizer has one: the end of a turn, or of a text.
 
-    Raises:
-        HierspecError: as :func:`ignored_sampling`.
-
     Warns:
         GenerationConfigWarning: it is no JSON, and the model's own configuration is used.
     """
@@ -107,9 +104,6 @@ def chat_sampling(model: str) -> dict[str, float | int | None]:
 
     A greedy configuration, or a missing one, does not apply to chats, where greedy answers of small
     models repeat themselves.
-
-    Raises:
-        HierspecError: as :func:`ignored_sampling`.
     """
     config = _generation_config(model)
     if not getattr(config, "do_sample", None):

@@ -13,7 +13,7 @@ from typing import Any
 
 from hierspec.core.nodes import Concatenate, Draft, Node, Verify
 from hierspec.core.rules import Verifier
-from hierspec.errors import HierspecError, HierspecWarning
+from hierspec.errors import HierspecError, HierspecWarning, errors_in
 from hierspec.verifiers import registry
 
 from .chains import ConcatenateConfig
@@ -58,7 +58,8 @@ def build_nodes(
         if below is None:
             leaves.append(level)
             return Draft(**fields, num_drafts=level.max_drafts)
-        rule = make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
+        with errors_in(f"{place}.verify"):
+            rule = make_rule(level.verify or "tokenwise", level.top_m, level.lenience)
         return Verify(**fields, rule=rule, below=None, bonus=level.bonus).over(below)
 
     below = build_chain(levels, "levels")

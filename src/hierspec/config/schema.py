@@ -161,7 +161,9 @@ class HierarchyConfig:
 
     def to_dict(self) -> dict[str, Any]:
         """Return the object of a hierarchy file, defaults left out."""
-        return _to_json(self)
+        out = _to_json(self)
+        out["target"].pop("free_model", None)  # a file's model is loaded by its name
+        return out
 
 
 _ALWAYS_WRITTEN = ("method", "levels", "repeat", "kind")  # also where they are the default

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from hierspec.errors import HierspecError, first_line
+from hierspec.errors import HierspecError, reason_of
 from hierspec.lm.adapters import base_model_of, is_adapter, plain_model
 from hierspec.lm.hub import local_files_only, what_it_may_be
 from hierspec.lm.llama_config import read_llama_config
@@ -67,9 +67,11 @@ def model_config(model: str) -> Any:
 
     cached = local_files_only(model)
     try:
-        return AutoConfig.from_pretrained(model, local_files_only=cached)
+        return AutoConfig.from_pretrained(
+            model, local_files_only=cached, trust_remote_code=False
+        )
     except Exception as error:  # transformers and its validators may raise anything
         raise HierspecError(
-            f"cannot read the configuration of {model!r} ({first_line(error)})"
+            f"cannot read the configuration of {model!r} ({reason_of(error)})"
             f"{what_it_may_be(model)}"
         ) from error

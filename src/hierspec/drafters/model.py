@@ -39,7 +39,6 @@ from hierspec.lm.base import (
     PredictingModel,
     Query,
     StepwiseModel,
-    drafts_in_one_call,
 )
 from hierspec.sampling.sampler import NoDistributionError, Sampler
 from hierspec.sampling.scores import ScoreRows, compute_signals, distributions, scores_error
@@ -99,7 +98,7 @@ class ModelDrafter:
         else:
             self.stepwise_model = model if isinstance(model, StepwiseModel) else None
         self.kernels_model = None  # what drafts in one call of the kernels
-        if drafts_in_one_call(model) and node.window.signal is None:
+        if getattr(model, "drafts_in_one_call", False) and node.window.signal is None:
             self.kernels_model = model if isinstance(model, DeviceModel) else None
         self.forwards, self.seconds = 0, 0.0
 

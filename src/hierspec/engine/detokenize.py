@@ -46,7 +46,16 @@ class Detokenizer:
         self, tokenizer: Any, prompt_ids: Sequence[int] = (), skipped: Set[int] = frozenset()
     ) -> None:
         self._decode, self._skipped = _decoder(tokenizer), skipped
-        self._window = [i for i in prompt_ids[-_PROMPT_TAIL:] if i not in self._skipped]
+        tail = prompt_ids[-_PROMPT_TAIL - _LONGEST_CHARACTER :]
+        ids = [i for i in tail if i not in self._skipped]
+        latest = max(len(ids) - _PROMPT_TAIL, 0)
+        # One that begins within a character of byte tokens decodes to replacements of all of them.
+        whole = (
+            start
+            for start in range(latest, -1, -1)
+            if not self._decode(ids[start:]).startswith(_REPLACEMENT)
+        )
+        self._window = ids[next(whole, latest) :]
         self._cut_position = 0  # where in the window a character ended, so that it may be cut
         text = self._decode(self._window)
         # characters of the window's text that were returned

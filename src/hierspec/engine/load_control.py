@@ -231,13 +231,6 @@ class LoadControl:
                 load.trial, load.rounds_left = i, _TRIAL
                 return
 
-    def to_dict(self) -> dict[str, list[float]]:
-        """Return tokens per second of every plan, by the smallest number of streams of a class."""
-        return {
-            str(1 << number): [plan.goodput for plan in load.plans]
-            for number, load in sorted(self.classes.items())
-        }
-
     def _load_class(self, num_streams: int) -> _LoadClass:
         number = class_of(num_streams)
         if number not in self.classes:

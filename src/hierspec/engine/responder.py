@@ -282,6 +282,7 @@ class Responder:
             model=node.name,
             noise=sequence.noise,
             partial=task.node_infos[node.index].partial,
+            end_ids=sequence.end_ids,
         )
 
     def _score(

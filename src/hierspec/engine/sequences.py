@@ -92,6 +92,11 @@ class LiveSequence:
         return self.rng.noise if races else None
 
     @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end the text."""
+        return frozenset()
+
+    @property
     def max_length(self) -> int:
         """Length that its text may reach."""
         return len(self.tokens) + self.num_remaining_tokens

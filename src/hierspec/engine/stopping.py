@@ -58,6 +58,11 @@ class StopConditions:
             if limit is not None and (not isinstance(limit, int) or limit < 1):
                 raise HierspecError(f"{name} must be an integer ≥ 1 or None, got {limit!r}")
 
+    @property
+    def end_ids(self) -> frozenset[int]:
+        """Ids that end the output, be they shown or not."""
+        return self.stop_token_ids if self.ignore_eos else self.eos_token_ids | self.stop_token_ids
+
     def max_output_tokens(self, prompt_length: int) -> int | None:
         """Return how many output tokens a prompt of this length allows; ``None``: no limit.
 

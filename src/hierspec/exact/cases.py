@@ -24,7 +24,7 @@ from typing import Annotated, Any
 from pydantic import Field, Strict
 
 from hierspec.config.fields import DEFAULT_LENIENCE, Lenience, RuleName
-from hierspec.config.nodes import build_nodes
+from hierspec.config.nodes import build_nodes, make_rule
 from hierspec.core.nodes import Verify
 from hierspec.engine.control import RoundReport, levels_below, plan_of
 from hierspec.errors import HierspecError, errors_in
@@ -40,7 +40,6 @@ from hierspec.utils.schema import (
     json_object,
     validate,
 )
-from hierspec.verifiers import registry
 from hierspec.verifiers.soundness import validate as validate_soundness
 
 from .numbered import NumberedChain, NumberedConcatenation
@@ -181,8 +180,6 @@ def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             return None, path
         if level.temperature is not None:
             raise HierspecError(f"{path}.temperature: tables are taken as they stand; remove it")
-        # refuses options that the rule does not have
-        _get_rule(level.verify or "tokenwise", level, path)
         if level.model is None:
             raise HierspecError(
                 f"{path}: 'model' is missing; beside a concatenation every level but the last "
@@ -192,19 +189,9 @@ def _build_root(levels: tuple[Any, ...], models: list[TabularModel]) -> Verify:
             raise HierspecError(f"{path}.model is {level.model}; models are 0 to {last}")
         return models[level.model], path
 
-    rule = _get_rule(target.verify, target, target_path)
+    with errors_in(f"{target_path}.verify"):
+        rule = make_rule(target.verify, target.top_m, target.lenience)
     return build_nodes(below, model_of, rule, target.bonus)
-
-
-def _get_rule(name: str, level: Any, path: str) -> Any:
-    defaults = {"top_m": 1, "lenience": DEFAULT_LENIENCE}
-    options = {
-        key: getattr(level, key)
-        for key, default in defaults.items()
-        if getattr(level, key) != default
-    }
-    with errors_in(f"{path}.verify"):
-        return registry.get(name, **options)
 
 
 def _build_table(model: TableConfig, vocab: int, i: int) -> TabularModel:

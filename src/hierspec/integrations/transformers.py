@@ -20,6 +20,7 @@ import torch
 from torch.nn.utils.rnn import pad_sequence
 
 from hierspec.api import Hierarchy
+from hierspec.config import arguments
 from hierspec.config import generation_config as generation_configs
 from hierspec.config.build import Built, build
 from hierspec.config.chains import find_levels
@@ -35,7 +36,7 @@ from hierspec.lm.backend import backend_of
 from hierspec.lm.hf.support import is_encoder_decoder, validate_supported
 from hierspec.lm.loaded import Taken, have_same_weights, take
 from hierspec.presets import defaults
-from hierspec.presets.registry import AUTO, PRESETS, preset
+from hierspec.presets.registry import AUTO, PRESETS, preset, validate_num_drafts
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.processors import row_processors, validate_processors
 
@@ -43,8 +44,8 @@ log = logging.getLogger(__name__)
 
 _STEPPED_ASIDE: weakref.WeakSet[Any] = weakref.WeakSet()  # models of which it was said
 # A hierarchy is built once per model and configuration (``None``: the default), and freed with the
-# model.
-_BUILT: weakref.WeakKeyDictionary[Any, dict[HierarchyConfig | None, tuple[Taken, Hierarchy]]] = (
+# model. A list, since options of registered methods need no hash.
+_BUILT: weakref.WeakKeyDictionary[Any, list[tuple[HierarchyConfig | None, Taken, Hierarchy]]] = (
     weakref.WeakKeyDictionary()
 )
 _BUILDING = threading.Lock()
@@ -154,6 +155,7 @@ def custom_generate(
         sampling=params,
         seed=seed,
         ignore_eos=True,
+        stop_token_ids=stopped_by.end_ids(runner.root.model.vocab_size),
         until=stopped_by,
     )
     events = iter(generation)
@@ -239,14 +241,16 @@ def _hierarchy(model: Any, taken: Taken, hierarchy: Any, drafts: Any) -> Hierarc
         return hierarchy
     is_default = hierarchy is None and drafts is None
     config = None if is_default else _config(model, hierarchy, drafts)
-    built = _BUILT.setdefault(model, {})
-    for key, (used, runner) in list(built.items()):
-        if used.backend is not taken.backend or runner.outdated:
-            del built[key]
-    if config not in built:
-        chosen = config or _config(model, None, None)
-        built[config] = taken, Hierarchy(_built_on(model, taken, chosen))
-    return built[config][1]
+    built = _BUILT.setdefault(model, [])
+    built[:] = [
+        entry for entry in built if entry[1].backend is taken.backend and not entry[2].outdated
+    ]
+    for known, _, runner in built:
+        if known == config:
+            return runner
+    runner = Hierarchy(_built_on(model, taken, config or _config(model, None, None)))
+    built.append((config, taken, runner))
+    return runner
 
 
 def _validate_model(model: Any, hierarchy: Hierarchy) -> None:
@@ -285,7 +289,9 @@ def _config(model: Any, hierarchy: Any, drafts: Any) -> HierarchyConfig:
     if hierarchy is None and drafts is None:
         config = defaults.best_unmeasured(given)
     elif isinstance(hierarchy, str) and hierarchy in PRESETS:
-        config = preset(hierarchy, given, () if drafts is None else drafts)
+        names = arguments.model_names(() if drafts is None else drafts, "drafts")
+        validate_num_drafts(hierarchy, len(names))
+        config = preset(hierarchy, given, names)
     elif hierarchy is not None and drafts is not None:
         raise HierspecError("levels name their own models: leave drafts out, or hierarchy")
     else:
@@ -322,11 +328,18 @@ def _built_on(model: Any, taken: Taken, config: HierarchyConfig) -> Built:
 
     levels = find_levels(config.levels, LevelConfig)
     needs_tokenizer = any(level.capabilities.reads_tokenizer for level in levels)
-    loaded, backend = Loaded(), taken.backend
+    loaded, backend, target = Loaded(), taken.backend, config.target
+    if backend is None and config.deterministic:
+        raise HierspecError(
+            f"deterministic decoding needs the compiled kernels, and this model runs on its own "
+            f"layers ({taken.reason}): leave deterministic out"
+        )
+    if config.deterministic:
+        target = dataclasses.replace(target, backend="deterministic")
     if backend is None:
         backend = HFBackend(model)
         backend.model = None  # it has taken the layers; and the model is the key of ``_BUILT``
-    loaded.add(config.target, backend, load_tokenizer_of(model) if needs_tokenizer else None)
+    loaded.add(target, backend, load_tokenizer_of(model) if needs_tokenizer else None)
     built = build(config, loaded)
     drafts = tuple(watch for watch in built.watches if watch is not taken.watch)
     return dataclasses.replace(built, watches=drafts)  # ``take`` has looked at the target
@@ -384,6 +397,12 @@ class _StoppedBy:
         if self._apart:
             return row in self._stopped
         return self._all_stopped and len(padded) >= max(self._stopped.values())
+
+    def end_ids(self, vocab_size: int) -> list[int]:
+        """Return the ids that end a row by themselves."""
+        ids = [met.eos_token_id for met in self._criteria if hasattr(met, "eos_token_id")]
+        known = [token for one in ids for token in torch.as_tensor(one).flatten().tolist()]
+        return [token for token in known if 0 <= token < vocab_size]
 
     @property
     def _all_stopped(self) -> bool:

@@ -9,9 +9,10 @@ from hierspec.errors import HierspecError, first_line
 from hierspec.utils.documents import read_json
 from hierspec.utils.records import Record
 
-from .weights import from_pretrained
+from .weights import INDEX_FILE, SINGLE_FILE, from_pretrained
 
 FILE = "adapter_config.json"
+_WEIGHTS = (SINGLE_FILE, INDEX_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class _AdapterConfig(Record):
@@ -19,9 +20,14 @@ class _AdapterConfig(Record):
 
 
 def is_adapter(path: str | Path) -> bool:
-    """Return whether a folder holds an adapter and no model of its own."""
+    """Return whether a folder holds an adapter and no model of its own.
+
+    It may hold the configuration of its base.
+    """
     path = Path(path).expanduser()
-    return (path / FILE).is_file() and not (path / "config.json").is_file()
+    return (path / FILE).is_file() and not (
+        (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS)
+    )
 
 
 def base_model_of(path: str | Path) -> str:

@@ -249,22 +249,6 @@ def takes_trees(model: CacheUser) -> bool:
     return getattr(model, "trees", False)
 
 
-def scores_part(model: CacheUser) -> bool:
-    """Return whether a model scores a part of the vocabulary only, and −∞ for the rest.
-
-    A model that does says so by its attribute ``partial``.
-    """
-    return getattr(model, "partial", False)
-
-
-def drafts_in_one_call(model: CacheUser) -> bool:
-    """Return whether a model without recorded calls drafts as a :class:`DeviceModel`, too.
-
-    A model that does says so by its attribute ``drafts_in_one_call``.
-    """
-    return getattr(model, "drafts_in_one_call", False)
-
-
 # (indices of queries, the token just picked for each) → scores [n, V] of the tokens after these
 NextScores = Callable[[Sequence[int], Sequence[int]], torch.Tensor]
 
@@ -333,7 +317,7 @@ class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
     It does so where it has :attr:`LanguageModel.graphs`, for requests with equal samplers; and
-    where it :func:`drafts_in_one_call`, for those whose sampler does not race, without a signal.
+    where its ``drafts_in_one_call`` is true, for those whose sampler does not race, without a signal.
     """
 
     def draft(

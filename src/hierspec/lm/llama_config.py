@@ -126,7 +126,9 @@ class LlamaConfig:
     def transformers(self) -> Any:
         from transformers import AutoConfig
 
-        return AutoConfig.from_pretrained(self.name_or_path, local_files_only=True)
+        return AutoConfig.from_pretrained(
+            self.name_or_path, local_files_only=True, trust_remote_code=False
+        )
 
     def get_text_config(self, decoder: bool = False) -> LlamaConfig:
         """Return itself: there is no other part."""

@@ -12,7 +12,8 @@ from typing import Any
 
 import torch
 
-from hierspec.errors import HierspecError, first_line
+from hierspec.errors import HierspecError, first_line, reason_of
+from hierspec.utils import machine
 from hierspec.utils.files import expand_user
 from hierspec.utils.plugins import load_entry_point
 
@@ -63,7 +64,7 @@ def load(
     if dtype is not None and dtype not in DTYPES:
         names = ", ".join(str(valid).removeprefix("torch.") for valid in DTYPES)
         raise HierspecError(f"dtype must be one of the floating-point types {names}; got {dtype}")
-    device = _validated_device(device)
+    device = machine.device(str(device))
     if not isinstance(ref_or_source, str | Path):
         return _from_source(ref_or_source, dtype, device, backend)
     ref = str(ref_or_source)
@@ -151,10 +152,10 @@ def _from_source(
     validate_config(source.name, source.config)
     quantized = getattr(source.config, "quantization_config", None) is not None
     if quantized and isinstance(source, Checkpoint):
-        if backend == "lean":
+        if backend in ("lean", "deterministic"):
             raise HierspecError(
-                f"{source.name} holds quantized weights, which lean does not read: leave backend "
-                "out, or use hf"
+                f"{source.name} holds quantized weights, which run on transformers' own layers: "
+                f"leave {'backend' if backend == 'lean' else backend} out"
             )
         return _from_pretrained(source, dtype, device)
     own_bits = dtype is None and isinstance(source, StoredSource)
@@ -240,14 +241,22 @@ def _from_hub(ref: str, dtype: torch.dtype | None, device: torch.device, backend
     from huggingface_hub import snapshot_download
 
     patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
+    others = ["*/*", "consolidated*"]  # further models, and the same weights in another form
     cached = local_files_only(ref)
     try:
-        folder = snapshot_download(ref, allow_patterns=patterns, local_files_only=cached)
+        folder = snapshot_download(
+            ref, allow_patterns=patterns, ignore_patterns=others, local_files_only=cached
+        )
     except Exception as error:
         raise HierspecError(
             f"{ref!r} is neither a directory nor a model that can be fetched "
             f"({type(error).__name__}: {first_line(error)}){what_it_may_be(ref)}"
         ) from error
+    if not any(Path(folder).glob("*.safetensors")):
+        raise HierspecError(
+            f"{ref!r} has no weights in safetensors, and only those are read: load it with "
+            "transformers once, save_pretrained it into a folder, and give that"
+        )
     model = _from_source(from_directory(folder), dtype, device, backend)
     model.name = ref
     return model
@@ -269,7 +278,7 @@ def _from_pretrained(
         if isinstance(error, MemoryError | HierspecError) or "memory" in str(error):
             raise
         raise HierspecError(
-            f"{source.path} cannot be loaded by transformers: {first_line(error)}"
+            f"{source.path} cannot be loaded by transformers: {reason_of(error)}"
         ) from error
     return _hf_backend(_placed(model, dtype, device), source.name)
 
@@ -284,15 +293,3 @@ def _placed(model: Any, dtype: torch.dtype | None, device: torch.device) -> Any:
     dtype = dtype or default_dtype(model.dtype, device)
     # Adapters may be kept in float32 beside a base that is not.
     return model.to(device) if dtype == model.dtype else model.to(device, dtype)
-
-
-def _validated_device(device: torch.device | str) -> torch.device:
-    try:
-        device = torch.device(device)
-    except RuntimeError:
-        raise HierspecError(f"no such device: {device!r}; use cpu, cuda or cuda:N") from None
-    if device.type == "meta":
-        raise HierspecError("device 'meta' holds no weights to run; use cpu, cuda or cuda:N")
-    if device.type == "cuda" and not torch.cuda.is_available():
-        raise HierspecError("device is 'cuda', but torch sees no CUDA device; use cpu")
-    return device

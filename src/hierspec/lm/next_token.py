@@ -28,6 +28,7 @@ class NextTokenModel(UncachedModel):
 
     name: str = ""
     vocab_size: int = 0
+    partial = True  # any token may have probability 0
 
     def probabilities(self, tokens: Sequence[int]) -> Any:
         """Return the probabilities [V] of the token after ``tokens``: a tensor, array or list.

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from safetensors import SafetensorError, safe_open
 
-from hierspec.errors import HierspecError
+from hierspec.errors import HierspecError, reason_of
 from hierspec.utils.documents import read_json
 from hierspec.utils.files import expand_user
 from hierspec.utils.records import Record
@@ -106,6 +106,7 @@ class Checkpoint:
     config: Any
     files: dict[str, Path]
     tokenizer_path: Path | None
+    is_head_shared: bool = False  # the embedding is stored under the name of the head
 
     @property
     def weight_files(self) -> list[Path]:
@@ -117,12 +118,13 @@ class Checkpoint:
     def tensor(self, name: str) -> torch.Tensor:
         if name == HEAD and name not in self.files and self.config.tie_word_embeddings:
             name = EMBEDDING
+        stored = HEAD if name == EMBEDDING and self.is_head_shared else name
         if name not in self.files:
             raise KeyError(f"{self.name} has no parameter {name!r}")
         file = self.files[name]
         try:
             # Opened anew each time: what is read of an open file stays in memory.
-            return _open(file).get_tensor(name)
+            return _open(file).get_tensor(stored)
         except SafetensorError as error:
             raise _damaged(file, error) from None
 
@@ -141,10 +143,18 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         )
     if not (path / "config.json").is_file():
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
+    if all((path / f"adapter_{name}").is_file() for name in ("config.json", SINGLE_FILE)):
+        raise HierspecError(
+            f"{path} holds a model and an adapter for it: merge them with peft's merge_and_unload, "
+            "or move one of them into a folder of its own"
+        )
     config = read_config(path)
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
-    return Checkpoint(path, path.name, config, locate(path), tokenizer_path)
+    files = locate(path)
+    if shared := config.tie_word_embeddings and HEAD in files and EMBEDDING not in files:
+        files[EMBEDDING] = files.pop(HEAD)
+    return Checkpoint(path, path.name, config, files, tokenizer_path, bool(shared))
 
 
 def read_config(path: Path) -> Any:
@@ -158,10 +168,11 @@ def read_config(path: Path) -> Any:
     from transformers import AutoConfig
 
     try:
-        return AutoConfig.from_pretrained(path, local_files_only=True)
+        return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers and its validators raise errors of many kinds
-        reason = " ".join(str(error).split())  # one line, of a validator's several
-        raise HierspecError(f"{path / 'config.json'} cannot be used: {reason}") from error
+        raise HierspecError(
+            f"{path / 'config.json'} cannot be used: {reason_of(error)}"
+        ) from error
 
 
 def stored_dtype(source: WeightSource) -> torch.dtype:
@@ -250,6 +261,7 @@ def from_pretrained(auto_class: Any, ref: str, dtype: torch.dtype | str, name: s
         dtype=dtype,
         local_files_only=local_files_only(ref),
         use_safetensors=True,
+        trust_remote_code=False,
         ignore_mismatched_sizes=True,  # they are refused below, in one line
         output_loading_info=True,
     )
@@ -300,8 +312,8 @@ def locate(path: Path) -> dict[str, Path]:
     Raises:
         HierspecError: a file is missing or damaged, or not of safetensors.
     """
-    index = path / INDEX_FILE
-    if not index.is_file():
+    index = path / INDEX_FILE  # of shards that one file has replaced, where both are there
+    if (path / SINGLE_FILE).is_file() or not index.is_file():
         _validate_format(path)
         with _open(path / SINGLE_FILE) as file:
             return dict.fromkeys(file.keys(), path / SINGLE_FILE)

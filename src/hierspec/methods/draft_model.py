@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Literal
 from hierspec.config.fields import AnyModel
 from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.config.schema import TargetConfig
 from hierspec.config.vocabulary import validate_same_vocabulary, validate_sizes
 from hierspec.errors import HierspecWarning
 from hierspec.utils.schema import NonEmptyString, checked_dataclass
@@ -76,8 +77,8 @@ class DraftModelConfig(LevelConfig):
         """A model's name stands for itself, whatever it is called."""
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        return trained.siblings_of(target)
+    def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
+        return trained.siblings_of(target.model)
 
 
 def _warn_if_larger(name: str, draft: Backend, target_name: str, target: Backend) -> None:

@@ -109,5 +109,5 @@ class Eagle3LevelConfig(LevelConfig):
         return [cls(model=name, num_speculative_tokens=5) for name in names]
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        return trained.of_kind(trained.EAGLE3_KIND, target)
+    def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
+        return trained.of_kind(trained.EAGLE3_KIND, target.model)

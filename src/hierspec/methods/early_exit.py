@@ -70,20 +70,18 @@ class EarlyExitConfig(LevelConfig):
         ]
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+    def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
         """Return the exits that heads are shipped for, unless a copy of the target is better.
 
         Where its int8 copy runs in the compiled kernels, a few of the target's own layers cost more
         than the whole copy, which agrees far better.
         """
         from hierspec.config import exit_heads
-        from hierspec.config.checkpoints import can_be_copied
+        from hierspec.config.checkpoints import can_be_copied, kernels_take
         from hierspec.lm.native import library
 
-        heads = trained.of_kind(trained.HEADS_KIND, target)
-        on_cpu = machine.device("auto").type == "cpu"
-        own = TargetConfig(model=target)
-        if not heads or (on_cpu and can_be_copied(own) and library.is_expected()):
+        heads = trained.of_kind(trained.HEADS_KIND, target.model)
+        if not heads or (kernels_take(target) and can_be_copied(target) and library.is_expected()):
             return ()
         return [
             f"exit:{layer},head={drafter}"

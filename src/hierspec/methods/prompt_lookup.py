@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from hierspec.config.levels import LookUpConfig, OwnPreset, TargetInfo
 from hierspec.config.methods import register_level
+from hierspec.config.schema import TargetConfig
 from hierspec.utils.schema import Count, checked_dataclass
 
 if TYPE_CHECKING:
@@ -40,5 +41,5 @@ class PromptLookupConfig(LookUpConfig):
         return {} if draft in ("ngram", "prompt-lookup", "prompt_lookup") else None
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+    def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
         return ("prompt-lookup",)

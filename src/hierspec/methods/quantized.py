@@ -84,14 +84,14 @@ class QuantizedConfig(LevelConfig):
     @classmethod
     def default_levels(cls, target: TargetConfig) -> Sequence[LevelConfig]:
         """Return a copy above a look-up, where the compiled kernels run it and it is smaller."""
-        from hierspec.config.checkpoints import bits_in_kernels, can_be_copied
+        from hierspec.config.checkpoints import bits_in_kernels, can_be_copied, kernels_take
         from hierspec.lm.native import library
 
         from .suffix import SuffixConfig
 
         copies = copies_that_pay(bits_in_kernels(target))
-        on_cpu = machine.device(target.device).type == "cpu"
-        if not (on_cpu and can_be_copied(target) and library.load() is not None and copies):
+        in_kernels = kernels_take(target) and can_be_copied(target) and library.load() is not None
+        if not (in_kernels and copies):
             return ()
         # SmolLM2 was released with 4-bit weights.
         bits = 4 if target.model == registry.SMOLLM2_NAME else copies[-1]
@@ -110,22 +110,23 @@ class QuantizedConfig(LevelConfig):
         return {"bits": int(bits)} if bits else {}
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
-        from hierspec.config.checkpoints import can_be_copied
+    def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
+        from hierspec.config.checkpoints import can_be_copied, kernels_take
+        from hierspec.lm.native import library
 
+        model = target.model
         try:
-            if not can_be_copied(TargetConfig(model=target)):
+            if not can_be_copied(target):
                 return ()
+            on_cpu = machine.device(target.device).type == "cpu"
         except HierspecError:
-            return ()  # no such model: loading it will raise
+            return ()  # no such model, or no such device: loading it will raise
         copies = [4, 8]
-        if machine.device("auto").type == "cpu":
-            from hierspec.lm.native import library
-
-            if not library.is_expected():
+        if on_cpu:
+            if not (kernels_take(target) and library.is_expected()):
                 return ()
-            in_file = dtype == "auto" and not isinstance(target, ModelInMemory)
-            copies = copies_that_pay(registry.bits_in_file(target) if in_file else None)
+            in_file = target.dtype == "auto" and not isinstance(model, ModelInMemory)
+            copies = copies_that_pay(registry.bits_in_file(model) if in_file else None)
         # To calibrate one takes longer than to measure all that is tried.
         return [f"quantized:{bits},calibrate=false" if bits < 8 else "quantized" for bits in copies]
 

@@ -57,5 +57,5 @@ class SuffixConfig(LookUpConfig):
         return (cls(num_speculative_tokens=8 if bits_in_kernels(target) is None else 3),)
 
     @classmethod
-    def names_for_auto(cls, target: str, dtype: str) -> Sequence[str]:
+    def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
         return ("suffix",)

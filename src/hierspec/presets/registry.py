@@ -25,7 +25,7 @@ from hierspec.utils import plugins
 from hierspec.zoo import registry as zoo
 from hierspec.zoo import trained
 
-from .systems import MODEL, PRESETS, PresetModels
+from .systems import MODEL, PRESETS, Preset, PresetModels
 
 GROUP = "hierspec.presets"  # of entry points
 TOKENIZER_WITH_AUTO = (
@@ -87,10 +87,9 @@ def preset(
             validate_model_name(ref)  # before the number of drafts is checked
     chosen = PRESETS[name]
     if target is None:
-        target, fits_defaults = TargetConfig(model=chosen.target), True
-    else:
-        fits_defaults = default_drafts_fit(target.model, chosen.target)
-    if not drafts and not fits_defaults and chosen.max_drafts != 0:
+        target = TargetConfig(model=chosen.target)
+    drafts = tuple(drafts) or fitting_drafts(target.model, chosen)
+    if not drafts and chosen.max_drafts != 0:
         if chosen.needs == MODEL:
             drafts = trained.siblings_of(target.model)
         if not drafts:
@@ -104,14 +103,22 @@ def preset(
         return model_config(target.model).num_hidden_layers
 
     exits = trained_exits(target.model)
-    models = PresetModels(target, tuple(drafts) or chosen.drafts, num_layers, *exits)
+    models = PresetModels(target, tuple(drafts), num_layers, *exits)
     return chosen.make(models)
 
 
-def default_drafts_fit(model: str, target: str = zoo.DEFAULT_TARGET) -> bool:
-    """Return whether a preset's drafts fit a model: its own target, or another of the family."""
-    family = zoo.family(model)
-    return model == target or (bool(family) and family == zoo.family(target))
+def fitting_drafts(model: str, chosen: Preset) -> tuple[str, ...]:
+    """Return those of a preset's drafts that fit a model: all fit its own target, and the smaller
+    ones another model of the family."""
+    own, family = zoo.installed(chosen.target), zoo.family(model)
+    if model == chosen.target:
+        return chosen.drafts
+    if own is None or not family or family != own.family:
+        return ()
+    smaller = own.candidates  # smallest first
+    if model in smaller:
+        smaller = smaller[: smaller.index(model)]
+    return tuple(draft for draft in chosen.drafts if draft in smaller)
 
 
 def read_hierarchy(
@@ -159,7 +166,7 @@ def read_hierarchy(
                 "file; a model goes to --target or --draft"
             )
         if not ignore_unused:
-            _validate_num_drafts(hierarchy, len(drafts))
+            validate_num_drafts(hierarchy, len(drafts))
         config = preset(hierarchy, target, drafts)
     changes = {key: value for key, value in changes.items() if value is not None}
     return dataclasses.replace(config, target=dataclasses.replace(config.target, **changes))
@@ -170,7 +177,8 @@ def is_file_or_json(hierarchy: str) -> bool:
     return hierarchy.lstrip()[:1] in ("{", "[") or Path(hierarchy).suffix in (".json", ".toml")
 
 
-def _validate_num_drafts(name: str, num_drafts: int) -> None:
+def validate_num_drafts(name: str, num_drafts: int) -> None:
+    """Refuse more draft models than a preset uses."""
     limit = PRESETS[name].max_drafts if name in PRESETS else None
     if limit is not None and num_drafts > limit:
         uses = {0: "no draft model", 1: "one draft model"}.get(limit, f"{limit} draft models")

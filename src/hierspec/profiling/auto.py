@@ -98,7 +98,7 @@ def choose(
     target = target or TargetConfig(model=registry.DEFAULT_TARGET)
     temperature = SamplingParams.make(temperature=temperature).temperature
     expected = library.is_expected()
-    candidates = choose_candidates(target.model, names, target.dtype)
+    candidates = choose_candidates(target, names)
     models = [name for name in (target.model, *names) if isinstance(name, ModelInMemory)]
     in_memory = {str(model): model for model in models}
     if len(in_memory) < len(models):
@@ -133,7 +133,7 @@ def choose(
                             so_far=so_far.update,
                         )
                 except HierspecError:
-                    others = choose_candidates(target.model, names, target.dtype)
+                    others = choose_candidates(target, names)
                     if not expected or library.is_expected() or others == candidates:
                         raise
                 else:
@@ -296,4 +296,4 @@ def _file_names(target: TargetConfig, candidates: Sequence[Candidate]) -> list[s
 
 def _is_local(name: str) -> bool:
     is_loaded = isinstance(name, ModelInMemory)
-    return is_loaded or registry.can_resolve(name) or Path(name).exists()
+    return is_loaded or registry.can_resolve(name) or fingerprint.is_local(name)

@@ -123,7 +123,7 @@ def validate_planned(candidates: Sequence[Candidate]) -> None:
             )
 
 
-def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") -> list[Candidate]:
+def choose_candidates(target: TargetConfig, names: Sequence[str]) -> list[Candidate]:
     """Return the candidates that ``auto`` measures, given those that the user named.
 
     Named models are measured beside drafters that need no further model: look-ups, copies of the
@@ -136,7 +136,7 @@ def choose_candidates(target: str, names: Sequence[str], dtype: str = "auto") ->
     validate_planned(parsed)
     if any(candidate.level.method != "draft_model" for candidate in parsed):
         return parsed
-    defaults = [parse(name) for name in default_names(target, dtype)]
+    defaults = [parse(name) for name in default_names(target)]
     if parsed:
         defaults = [c for c in defaults if c.level.method != "draft_model"]
     copies = [c for c in defaults if c.level.capabilities.cost > 2]  # of the whole target
@@ -173,16 +173,16 @@ def possible_pairs(
     ]
 
 
-def default_names(target: str, dtype: str = "auto") -> list[str]:
-    """Return the default candidates for a target in a data type, as :func:`parse` reads them.
+def default_names(target: TargetConfig) -> list[str]:
+    """Return the default candidates for a target, as :func:`parse` reads them.
 
     Unless its entry in the zoo names some, it gets those of every method: look-ups, copies, and
     whatever is shipped for it.
     """
-    entry = registry.installed(target)
+    entry = registry.installed(target.model)
     if entry and entry.candidates:
         return list(entry.candidates)
-    return [name for level in methods.built_in() for name in level.names_for_auto(target, dtype)]
+    return [name for level in methods.built_in() for name in level.names_for_auto(target)]
 
 
 def _number(text: str, value: str) -> float:

@@ -210,6 +210,8 @@ def _first_and_step(drafts: Sequence[Mapping[int, TimeSummary]]) -> tuple[np.nda
         left[number, row], left[number, -1] = weight, weight * (n - 1)
         right[number] = weight * time.mean
     *first, step = np.linalg.lstsq(left, right)[0]
+    if all(n == 1 for _, n, _ in points):  # then further steps are taken to cost as much
+        step = np.mean(first) if first else 0.0
     return np.maximum(first, 0.0), max(float(step), 0.0)  # noise makes none negative
 
 

@@ -77,6 +77,10 @@ class SamplingParams:
                 raise HierspecError(
                     f"logit_bias of token {token} must be a number below +inf, got {bias!r}"
                 )
+        if self.logits_processors:
+            from .processors import validate_processors
+
+            validate_processors(self.logits_processors)
         for processor in self.logits_processors:
             if not callable(processor):
                 raise HierspecError(

@@ -79,6 +79,14 @@ class RowProcessor:
         return repr(self.processor)
 
 
+def is_temperature(processor: Processor) -> bool:
+    """Return whether a processor is the one by which transformers applies a temperature."""
+    if isinstance(processor, RowProcessor):
+        processor = processor.processor
+    kind = type(processor)
+    return kind.__module__ == _MODULE and kind.__name__ == "TemperatureLogitsWarper"
+
+
 def validate_processors(processors: Sequence[Any]) -> None:
     """Refuse, by name, those of transformers that depend on more than a row's ids and scores."""
     for processor in processors:

@@ -39,6 +39,7 @@ from hierspec.utils.reads import Read, Reads, sent
 
 from .parameters import SamplingParams
 from .penalties import History, penalise
+from .processors import is_temperature
 from .sampler import NoDistributionError, Sampler, signal_of
 
 
@@ -58,6 +59,7 @@ class ScoreRows:
         model: name, for messages.
         noise: of the text's positions, where tokens are drawn by a race; rows are one-hot then.
         partial: whether its model scores some ids only, and gives −∞ to the others.
+        end_ids: ids that end the text.
     """
 
     params: SamplingParams
@@ -71,6 +73,7 @@ class ScoreRows:
     model: str = "model"
     noise: Noise | None = None
     partial: bool = False
+    end_ids: frozenset[int] = frozenset()
 
     def sampler(self, width: int | None = None) -> Sampler:
         """Return the sampler of these rows, of ``width`` columns once edited."""
@@ -125,10 +128,21 @@ class ScoreRows:
 
     @torch.no_grad()
     def _process(self, scores: torch.Tensor) -> None:
-        ids = torch.tensor([self.context.tokens()], device=scores.device)
+        tokens, width = self.context.tokens(), scores.shape[1]
+        if not self.end_ids.isdisjoint(tokens[self.prompt_length : self.start]):
+            return
+        ids, processors = torch.tensor([tokens], device=scores.device), self.params.logits_processors
+        if self.temperature is not None:  # the level's own, in place of the request's
+            processors = [one for one in processors if not is_temperature(one)]
         for row in range(self.num_rows):
+            # A processor may know no text that goes on after its end, or after a token that it has
+            # forbidden. Nobody reads such rows: the token before them ends the text, or is rejected.
+            if row:
+                last = tokens[self.start + row - 1]
+                if last in self.end_ids or last >= width or scores[row - 1, last] == -math.inf:
+                    return
             history, edited = ids[:, : self.start + row], scores[row : row + 1]
-            for processor in self.params.logits_processors:
+            for processor in processors:
                 edited = processor(history, edited)
                 if not isinstance(edited, torch.Tensor) or edited.shape != (1, scores.shape[1]):
                     is_tensor = isinstance(edited, torch.Tensor)

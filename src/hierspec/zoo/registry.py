@@ -156,11 +156,7 @@ def open_smollm2_16bit() -> Checkpoint:
 
 
 def open_smollm2() -> GgufSource:
-    """Open ``zoo:smollm2``.
-
-    Raises:
-        HierspecError: as :func:`open_smollm2_16bit`.
-    """
+    """Open ``zoo:smollm2``."""
     return open_gguf(smollm2_file(), SMOLLM2_NAME)
 
 

@@ -28,11 +28,14 @@ def encode(
         )
     turns = [turn for turn in prompts if not isinstance(turn, str)]
 
+    longest = models.plain.root.model.max_length
+
     def answer(ids: list[int]) -> str:
+        if len(ids) + max_new_tokens > longest:  # so are the turns that follow it
+            return ""
         return models.plain.generate(ids, max_new_tokens=max_new_tokens).text
 
     ids_of_turns = iter(chats.token_ids(models.tokenizer, turns, answer))
-    longest = models.plain.root.model.max_length
     encoded = []
     for text in prompts:
         if isinstance(text, str):

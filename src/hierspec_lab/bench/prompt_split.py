@@ -69,12 +69,13 @@ def choose(
     Raises:
         HierspecError: there are too few, or they do not make full batches.
     """
-    if chat:
-        return _choose_chats(path, measured or NUM_PROMPTS, tuning or TUNE_PROMPTS, batch_size)
-    source = _built_in_source(target) if path is None else _read_source(path)
-    texts, notes = source.texts, [*source.notes]
     if tuning is None:
         tuning = -(-TUNE_PROMPTS // batch_size) * batch_size
+    if chat:
+        measured = measured or max(batch_size, NUM_PROMPTS // batch_size * batch_size)
+        return _choose_chats(path, measured, tuning, batch_size)
+    source = _built_in_source(target) if path is None else _read_source(path)
+    texts, notes = source.texts, [*source.notes]
     if measured is None:
         default = len(texts) - tuning if path is None else NUM_PROMPTS
         measured = max(batch_size, default // batch_size * batch_size)

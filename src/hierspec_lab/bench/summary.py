@@ -112,7 +112,7 @@ def summary(
 
 def _spread_if_known(values: Sequence[float | None]) -> Spread | None:
     known = [value for value in values if value is not None]
-    return spread(known) if len(known) == len(values) else None
+    return spread(known) if known else None
 
 
 def paired_speedup(slow: Sequence[RunRecord], fast: Sequence[RunRecord]) -> PairedRatio | None:

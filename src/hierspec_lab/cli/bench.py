@@ -223,7 +223,7 @@ def _default_drafts(target: TargetConfig) -> tuple[str, ...]:
     from hierspec_lab.bench.methods.ours import shipped_drafts
 
     if is_smollm2(target.model):
-        return tuple(default_names(target.model, target.dtype))
+        return tuple(default_names(target))
     return shipped_drafts(target.model)
 
 
@@ -282,7 +282,7 @@ def _measure(
 
     The results file is not written until all models are loaded.
     """
-    from hierspec.cli.rendering import progress
+    from hierspec.cli.rendering import progress, warnings_as_notes
     from hierspec.lm import dtypes
     from hierspec_lab.bench import results
     from hierspec_lab.bench.environment import environment
@@ -297,7 +297,8 @@ def _measure(
         data = results.resume(files.results, fresh, files.overwrite)
         if data is not fresh:
             files.next_step = files.say_how_to_resume
-        with progress(console, f"bench of {settings.target}") as bar:
+        title = f"bench of {settings.target}"
+        with warnings_as_notes(console), progress(console, title) as bar:
 
             def report(stage: str, share: float) -> None:
                 bar(stage if console.is_terminal else stage.partition(" · ")[0], share)

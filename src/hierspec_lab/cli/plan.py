@@ -118,18 +118,19 @@ def plan(
     view = plan_view(task, picture, heat_map, simulate, acceptances, costs)
     for warning in task.warnings:
         print(f"hierspec: warning: {warning}", file=sys.stderr)
+    memory = None if memory_budget is None else parse_size(memory_budget)
     result = search(
         task.estimates,
         latency_model=task.latency_model,
         max_models=max_models,
-        memory=None if memory_budget is None else parse_size(memory_budget),
+        memory=memory,
         top=top,
         variations=ALL_VARIATIONS if task.every_shape else NO_VARIATIONS,
     )
     unit = "" if task.profile is None else "ms"
     if output is not None:
         _write_hierarchy(result, task, output)
-    exported = None if to is None else _export(result, task, to)
+    exported = None if to is None else _export(result, task, to, max_models, memory)
     column = view(result)
     columns = [] if column is None else [column]
     if as_json:
@@ -236,13 +237,15 @@ def _validate_exports(
         raise HierspecError(f"-o writes a .json file, not {str(path)!r}")
 
 
-def _export(result: Plan, task: PlanningTask, engine: str) -> dict[str, Any]:
+def _export(
+    result: Plan, task: PlanningTask, engine: str, max_models: int | None, memory: int | None
+) -> dict[str, Any]:
     from hierspec_lab.planning.export import export
 
     profile = task.profile
     assert profile is not None  # as _validate_exports has ensured
     levels = [model.level for model in profile.models[:-1]]
-    return export(result, engine, [*levels, profile.target])
+    return export(result, engine, [*levels, profile.target], max_models, memory)
 
 
 def _write_hierarchy(result: Plan, task: PlanningTask, path: Path) -> None:

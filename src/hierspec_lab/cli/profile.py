@@ -86,7 +86,7 @@ def profile(
     target = target or default_target()
     target_settings = target_config(target, dtype, device)
 
-    from hierspec.cli.rendering import interruptible, notes, progress, say
+    from hierspec.cli.rendering import interruptible, notes, progress, say, warnings_as_notes
     from hierspec.profiling.candidates import default_names, parse
     from hierspec.profiling.noise import busy_message
     from hierspec.profiling.profile import from_dict
@@ -110,7 +110,7 @@ def profile(
     use_threads(threads)
     values = (*(candidates or ()), *(more_candidates or ()))
     words = [word for value in values for word in _split_at_spaces(value)]
-    chosen = [parse(name) for name in split_values(words) or default_names(target, dtype or "auto")]
+    chosen = [parse(name) for name in split_values(words) or default_names(target_settings)]
     texts: Sequence[str | list[int]] = CHATS if chat else builtin(target)
     source = {"name": "built in"}
     if prompts is not None:
@@ -124,6 +124,7 @@ def profile(
     with (
         locked(output, "the profile", busy_file),
         interruptible(console),
+        warnings_as_notes(console),
         progress(console, f"profiling {target}") as report,
     ):
         data = measure(

@@ -11,6 +11,7 @@ import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -137,8 +138,8 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        f"tokenizer = AutoTokenizer.from_pretrained({target.model!r})",
-        f"target = AutoModelForCausalLM.from_pretrained({target.model!r}{_dtype(target.dtype)})",
+        f"tokenizer = AutoTokenizer.from_pretrained({_file(target.model)})",
+        f"target = AutoModelForCausalLM.from_pretrained({_file(target.model)}{_dtype(target.dtype)})",
     ]
     budget = drafter.num_speculative_tokens if drafter else 0
     # A threshold above 0 would stop drafts early, which the plan did not price.
@@ -156,7 +157,7 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
         if assistant.model:
             dtype = _dtype(assistant.dtype or target.dtype)
             lines.append(
-                f"assistant = AutoModelForCausalLM.from_pretrained({assistant.model!r}{dtype})"
+                f"assistant = AutoModelForCausalLM.from_pretrained({_file(assistant.model)}{dtype})"
             )
             shown["assistant_model"] = "assistant"
         if assistant.configured:
@@ -168,6 +169,12 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
     lines.append('inputs = tokenizer("your prompt", return_tensors="pt")')
     lines.append(f"output = target.generate(**inputs, max_new_tokens=128{arguments})")
     return {"configuration": configuration, "python": "\n".join(lines) + "\n"}
+
+
+def _file(model: str) -> str:
+    """Return the arguments that name a model: of a GGUF file, its folder and its own name."""
+    path = Path(model)
+    return f"{str(path.parent)!r}, gguf_file={path.name!r}" if path.suffix == ".gguf" else repr(model)
 
 
 def _dtype(dtype: str) -> str:
@@ -191,14 +198,21 @@ ENGINES = {
         _transformers,
         "One sequence at a time (batch size 1).",
         {
-            "early_exit": "The target computes the exit's layers again; that is priced.",
+            "early_exit": "The target computes the exit's layers again; that is priced. Families "
+            "whose forward does not read num_hidden_layers have no exits there: it would run all.",
             "prompt_lookup": "There is no prompt_lookup_min: shorter matches are drafted, too.",
         },
     ),
 }
 
 
-def export(plan: Plan, engine: str, models: Sequence[Mapping[str, Any] | None]) -> dict[str, Any]:
+def export(
+    plan: Plan,
+    engine: str,
+    models: Sequence[Mapping[str, Any] | None],
+    max_models: int | None = None,
+    memory: int | None = None,
+) -> dict[str, Any]:
     """Return the best setting of ``plan``'s models that ``engine`` can express.
 
     Args:
@@ -206,6 +220,7 @@ def export(plan: Plan, engine: str, models: Sequence[Mapping[str, Any] | None]) 
         models: of each candidate, as a level of a hierarchy file (``{"method": "draft_model",
             "model": "PATH"}``, …), the target last (``{"model": "PATH"}``); ``None`` for a model
             that is not available.
+        max_models, memory: limits of the search, which hold for this setting, too.
 
     Returns:
         ``engine``, ``configuration`` (the engine's own options), ``command`` (vLLM) and
@@ -226,6 +241,10 @@ def export(plan: Plan, engine: str, models: Sequence[Mapping[str, Any] | None]) 
         )
     target = validate(TargetConfig, models[-1], f"models[{estimates.target}]")
     drafters = [_parse_drafter(model, i) for i, model in enumerate(models[:-1])]
+    for i in range(estimates.target):
+        too_large = memory is not None and estimates.bytes((i, estimates.target)) > memory
+        if too_large or max_models == 1:
+            drafters[i] = None
     choice = best_setting(estimates, other_engine, drafters)
     chain, drafter = choice.chain, None
     if not chain.plain:

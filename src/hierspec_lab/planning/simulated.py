@@ -285,7 +285,7 @@ def simulate_chain(
             )
         root = build_root(chain, estimates.names)
         return simulate(root, source, costs, rounds, lengths=source.start_draft)
-    rounds_per_class = -(-rounds // len(estimates.classes))
+    rounds_per_class = max(2, -(-rounds // len(estimates.classes)))  # one has no spread
     return _mean(
         [
             simulate_chain(part, chain, acceptances, costs, rounds_per_class, part_seed)

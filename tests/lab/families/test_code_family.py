@@ -14,6 +14,7 @@ from typer.testing import CliRunner
 from hierspec.cli.root import app
 from hierspec.drafters.ngram_table import NgramModel
 from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
+from hierspec.config.schema import TargetConfig
 from hierspec.profiling.candidates import choose_candidates
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import fingerprint, registry
@@ -281,7 +282,7 @@ def test_a_shipped_head_names_the_model_that_it_was_trained_on():
 
 def test_what_auto_tries_below_its_models():
     def names(target, *drafts):
-        return [candidate.name for candidate in choose_candidates(target, drafts)]
+        return [candidate.name for candidate in choose_candidates(TargetConfig(model=target), drafts)]
 
     family = ["zoo:small", "zoo:mid", "zoo:trunk"]
     assert names("zoo:large?eps=0.2") == ["ngram", *family, "prompt-lookup"]

@@ -18,7 +18,7 @@ from hierspec.core.distributions import draw
 from hierspec.engine.generation import Generation
 from hierspec.engine.request import Request
 from hierspec.engine.stopping import StopConditions
-from hierspec.lm.base import Query, drafts_in_one_call
+from hierspec.lm.base import Query
 from hierspec.lm.load import load
 from hierspec.lm.native import library
 from hierspec.lm.native.backend import NativeBackend
@@ -100,7 +100,7 @@ def test_drafts_are_those_of_single_steps(path, dtype, form, sampler):
     """Some texts side by side, drafted on, checked by the target, and rewound in between."""
     rng, backend = random.Random(form), load(str(path), dtype)
     (model, target), (slow, slow_target) = (model_of(backend, form, 24) for _ in range(2))
-    assert drafts_in_one_call(model)
+    assert model.drafts_in_one_call
     texts = [[rng.randrange(3, 90) for _ in range(n)] for n in (1, 7, 30)]
     slots = [(model.open(), slow.open()) for _ in texts]
     for _ in range(8):

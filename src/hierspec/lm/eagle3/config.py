@@ -7,13 +7,11 @@ state has been through (vLLM); in ``eagle_config`` it is the last one's index, o
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ConfigDict
 
 from hierspec.errors import HierspecError
 from hierspec.lm.backend import Backend
@@ -21,35 +19,59 @@ from hierspec.utils.files import read_text
 from hierspec.utils.schema import Boolean, Integer, Number, PositiveInteger, json_object, validate
 
 
-@dataclass(frozen=True)
-class Eagle3Config:
-    """The sizes of a network.
+class _LayersRead(BaseModel):
+    eagle_aux_hidden_state_layer_ids: tuple[Integer, ...] | None = None
+
+
+class Eagle3Config(_LayersRead):
+    """The keys of ``config.json`` that are read; others are of no interest here.
 
     Attributes:
         hidden_size: d, the network's own width and that of the target's embedding.
         target_hidden_size: of one feature; ``fc`` takes three of them.
         vocab_size: V, of the target.
         draft_vocab_size: D, of the network's own head.
-        feature_layers: after how many layers of the target its hidden states are read, lowest
-            first; ``None``: as in published networks (:func:`default_layers`).
+        rope_parameters: as transformers names them; ``rope_scaling`` with ``rope_theta`` is older.
         norm_before_residual: whether the residual stream starts from the normalised features.
-        rope: ``rope_parameters`` as transformers names them.
     """
 
-    hidden_size: int
-    target_hidden_size: int
-    intermediate_size: int
-    num_heads: int
-    num_kv_heads: int
-    head_dim: int
-    vocab_size: int
-    draft_vocab_size: int
-    max_length: int
-    eps: float
-    rope: Mapping[str, Any]
-    feature_layers: tuple[int, ...] | None = None
-    norm_before_residual: bool = False
-    attention_bias: bool = False
+    model_config = ConfigDict(frozen=True)
+    hidden_size: PositiveInteger
+    target_hidden_size: PositiveInteger
+    intermediate_size: PositiveInteger
+    num_hidden_layers: PositiveInteger = 1
+    num_attention_heads: PositiveInteger
+    num_key_value_heads: PositiveInteger
+    head_dim: PositiveInteger
+    vocab_size: PositiveInteger
+    draft_vocab_size: PositiveInteger
+    max_position_embeddings: PositiveInteger = 2048
+    rms_norm_eps: Number = 1e-6
+    rope_theta: Number = 10000.0
+    rope_parameters: dict[str, Any] | None = None
+    rope_scaling: dict[str, Any] | None = None
+    norm_before_residual: Boolean = False
+    attention_bias: Boolean = False
+    eagle_config: _LayersRead | None = None
+
+    @property
+    def rope(self) -> dict[str, Any]:
+        if self.rope_parameters:
+            return self.rope_parameters
+        scaling = dict(self.rope_scaling or {})
+        kind = scaling.pop("type", None) or scaling.pop("rope_type", "default")
+        return {"rope_type": kind, "rope_theta": self.rope_theta, **scaling}
+
+    @property
+    def feature_layers(self) -> tuple[int, ...] | None:
+        """After how many layers of the target its hidden states are read, lowest first.
+
+        ``None``: as in published networks (:func:`default_layers`).
+        """
+        if self.eagle_aux_hidden_state_layer_ids:
+            return self.eagle_aux_hidden_state_layer_ids
+        nested = self.eagle_config and self.eagle_config.eagle_aux_hidden_state_layer_ids
+        return tuple(i + 1 for i in nested) if nested else None
 
     @cached_property
     def llama(self) -> Any:
@@ -60,12 +82,12 @@ class Eagle3Config:
             hidden_size=self.hidden_size,
             intermediate_size=self.intermediate_size,
             num_hidden_layers=1,
-            num_attention_heads=self.num_heads,
-            num_key_value_heads=self.num_kv_heads,
+            num_attention_heads=self.num_attention_heads,
+            num_key_value_heads=self.num_key_value_heads,
             head_dim=self.head_dim,
             vocab_size=self.vocab_size,
-            max_position_embeddings=self.max_length,
-            rms_norm_eps=self.eps,
+            max_position_embeddings=self.max_position_embeddings,
+            rms_norm_eps=self.rms_norm_eps,
             rope_parameters=dict(self.rope),
             attention_bias=self.attention_bias,
             tie_word_embeddings=False,
@@ -122,32 +144,6 @@ def validate_fits(
     return layers
 
 
-class _LayersRead(BaseModel):
-    eagle_aux_hidden_state_layer_ids: tuple[Integer, ...] | None = None
-
-
-class _ConfigFile(_LayersRead):
-    """The keys of ``config.json`` that are read; others are of no interest here."""
-
-    hidden_size: PositiveInteger
-    num_attention_heads: PositiveInteger
-    intermediate_size: PositiveInteger
-    vocab_size: PositiveInteger
-    draft_vocab_size: PositiveInteger | None
-    num_hidden_layers: PositiveInteger = 1
-    target_hidden_size: PositiveInteger | None = None
-    num_key_value_heads: PositiveInteger | None = None
-    head_dim: PositiveInteger | None = None
-    max_position_embeddings: PositiveInteger = 2048
-    rms_norm_eps: Number = 1e-6
-    rope_theta: Number = 10000.0
-    rope_parameters: dict[str, Any] | None = None
-    rope_scaling: dict[str, Any] | None = None
-    norm_before_residual: Boolean = False
-    attention_bias: Boolean = False
-    eagle_config: _LayersRead | None = None
-
-
 def read_config(path: Path) -> Eagle3Config:
     """Read a checkpoint's ``config.json``.
 
@@ -161,42 +157,19 @@ def read_config(path: Path) -> Eagle3Config:
             f"{path} has no draft_vocab_size: this is not an EAGLE-3 drafter (heads of EAGLE 1 and "
             "2 are not supported)"
         )
+    size, heads = raw.get("hidden_size"), raw.get("num_attention_heads")
+    defaults = {
+        "target_hidden_size": size,
+        "num_key_value_heads": heads,
+        "draft_vocab_size": raw.get("vocab_size"),
+    }
+    if isinstance(size, int) and isinstance(heads, int) and heads > 0:
+        defaults["head_dim"] = size // heads
+    given = {key: value for key, value in raw.items() if value is not None}
     try:
-        file = validate(_ConfigFile, raw, "")
+        config = validate(Eagle3Config, defaults | given, "")
     except HierspecError as error:
         raise HierspecError(f"{path} does not describe an EAGLE-3 drafter: {error}") from None
-    if file.num_hidden_layers != 1:
+    if config.num_hidden_layers != 1:
         raise HierspecError(f"{path}: EAGLE-3 drafters of one layer are supported, no others")
-    size, heads = file.hidden_size, file.num_attention_heads
-    return Eagle3Config(
-        hidden_size=size,
-        target_hidden_size=file.target_hidden_size or size,
-        intermediate_size=file.intermediate_size,
-        num_heads=heads,
-        num_kv_heads=file.num_key_value_heads or heads,
-        head_dim=file.head_dim or size // heads,
-        vocab_size=file.vocab_size,
-        draft_vocab_size=file.draft_vocab_size or file.vocab_size,
-        max_length=file.max_position_embeddings,
-        eps=file.rms_norm_eps,
-        rope=_rope(file),
-        feature_layers=_layers(file),
-        norm_before_residual=file.norm_before_residual,
-        attention_bias=file.attention_bias,
-    )
-
-
-def _rope(file: _ConfigFile) -> dict[str, Any]:
-    """Return ``rope_parameters``, or them from the older ``rope_scaling`` and ``rope_theta``."""
-    if file.rope_parameters:
-        return dict(file.rope_parameters)
-    scaling = dict(file.rope_scaling or {})
-    kind = scaling.pop("type", None) or scaling.pop("rope_type", "default")
-    return {"rope_type": kind, "rope_theta": file.rope_theta, **scaling}
-
-
-def _layers(file: _ConfigFile) -> tuple[int, ...] | None:
-    if file.eagle_aux_hidden_state_layer_ids:
-        return file.eagle_aux_hidden_state_layer_ids
-    nested = file.eagle_config and file.eagle_config.eagle_aux_hidden_state_layer_ids
-    return tuple(i + 1 for i in nested) if nested else None
+    return config

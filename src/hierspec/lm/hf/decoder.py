@@ -43,6 +43,24 @@ from .support import (
 )
 
 
+class _Placement:
+    """Notices that a model's owner has moved it, or changed its type."""
+
+    def __init__(self, backend: HFBackend) -> None:
+        self._backend = backend
+
+    def changed(self) -> bool:
+        backend, weight = self._backend, self._backend.embedding.weight
+        return (weight.device, weight.dtype) != (backend.device, backend.dtype)
+
+    def check(self) -> None:
+        if self.changed():
+            raise HierspecError(
+                f"{self._backend.name} has another device or type than when the Hierarchy was "
+                "made: make it again"
+            )
+
+
 class HFBackend(StorageBackend):
     """A transformers causal language model as a :class:`~hierspec.lm.backend.Backend`.
 
@@ -77,6 +95,7 @@ class HFBackend(StorageBackend):
         self.position_switch = _position_switch(self.name, config)
         self.device = self.embedding.weight.device
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
+        self.watch = _Placement(self)
         self.kinds = layer_kinds(config, self.num_layers)
         self.window = getattr(config, "sliding_window", None)
         self.attention_name = config._attn_implementation or "eager"

@@ -113,9 +113,18 @@ def _log_ratio(rate: float, change: float, counts: Counts) -> float:
 
 
 def predict_passes(estimates: Estimates, drafter: int, verifier: int) -> np.ndarray:
-    """Return passes expected of the first n positions tested, [L+1]: sums of the rates."""
-    curve = estimates.survival[drafter, verifier]
-    return np.concatenate([[0.0], np.cumsum(_rates(curve))])
+    """Return passes expected of the first n positions tested, [L+1]: sums of the rates.
+
+    The end of a draft is no test: where a drafter stops by itself, a position is tested only if
+    the draft is that long.
+    """
+    if (joint := estimates.joint_survival.get(drafter)) is None:
+        rates = _rates(estimates.survival[drafter, verifier])
+    else:
+        passed = joint[verifier].sum(0)
+        tested = passed[:-1] - np.diagonal(joint[verifier])[:-1]
+        rates = np.clip(passed[1:] / np.maximum(tested, 1e-300), _EDGE, 1.0 - _EDGE)
+    return np.concatenate([[0.0], np.cumsum(rates)])
 
 
 def shift_survival(estimates: Estimates, shifts: dict[tuple[int, int], float]) -> Estimates:

@@ -127,14 +127,10 @@ class ResponsesNamedTool(NamedFunction):
     type: Literal["function"] = "function"
 
 
-class TextFormat(RequestModel):
+class TextFormat(JsonSchemaFormat):
     """What the text must be."""
 
     type: Literal["text", "json_object", "json_schema"] = "text"
-    name: Name = "answer"
-    description: Text | None = None
-    schema_: dict[str, Any] | None = Field(default=None, alias="schema")
-    strict: bool | None = None
 
 
 class TextOptions(RequestModel):

@@ -21,11 +21,7 @@ if TYPE_CHECKING:
 
 
 def open_gguf(path: str | Path, name: str) -> GgufSource:
-    """Open a GGUF file, or several by the first; no weight is read.
-
-    Raises:
-        HierspecError: as :func:`.folder.model_folder`.
-    """
+    """Open a GGUF file, or several by the first; no weight is read."""
     folder = model_folder(path)
     tokenizer_path = folder if (folder / "tokenizer.json").is_file() else None
     return GgufSource(Path(path), name, tokenizer_path, read_config(folder))

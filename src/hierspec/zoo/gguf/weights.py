@@ -109,11 +109,7 @@ def stored_bytes(
 
 
 def size_of(header: Header, tensor: StoredTensor) -> int:
-    """Return the bytes of a tensor.
-
-    Raises:
-        HierspecError: as :func:`stored_bytes`.
-    """
+    """Return the bytes of a tensor."""
     _, per_block, block_size = _layout(header, tensor)
     return math.prod(tensor.shape) // per_block * block_size
 

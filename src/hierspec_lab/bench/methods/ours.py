@@ -13,20 +13,17 @@ from hierspec.config.checkpoints import Loaded
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.engine.observers import Observer
 from hierspec.errors import HierspecError
+from hierspec.presets.registry import fitting_drafts
+from hierspec.presets.systems import PRESETS
 from hierspec.profiling.candidates import parse
-from hierspec.zoo.registry import DEFAULT_DRAFTS, DEFAULT_TARGET
 from hierspec_lab.bench.method_records import LevelCounters
 
 from .base import Run, RunRequest, Unavailable
 
-_FAMILY = ("zoo:small", "zoo:mid", "zoo:trunk", DEFAULT_TARGET)  # smallest first
-
 
 def shipped_drafts(target: str) -> tuple[str, ...]:
     """Return the default drafts smaller than a target of the shipped family; none for others."""
-    name = target.partition("?")[0]
-    smaller = _FAMILY[: _FAMILY.index(name)] if name in _FAMILY else ()
-    return tuple(draft for draft in DEFAULT_DRAFTS if draft in smaller)
+    return fitting_drafts(target, PRESETS["hierarchy"])
 
 
 @dataclass(slots=True, eq=False)

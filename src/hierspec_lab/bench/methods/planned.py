@@ -96,7 +96,7 @@ def candidates(models: BenchModels) -> list[str]:
     if family(models.target.model) == FAMILY:
         first = ["ngram"]
     elif not models.drafts:
-        first = default_names(models.target.model, models.target.dtype)
+        first = default_names(models.target)
     drafts = [name for name in models.drafts if parse(name).level.capabilities.planned]
     return list(dict.fromkeys([*first, *drafts, "prompt-lookup"]))
 

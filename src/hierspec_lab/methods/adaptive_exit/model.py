@@ -26,7 +26,7 @@ import torch
 
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
-from hierspec.lm.base import LanguageModel, Query, Slot, scores_part, takes_trees
+from hierspec.lm.base import LanguageModel, Query, Slot, takes_trees
 from hierspec.lm.trees import Tree
 from hierspec.utils.reads import pick, sent
 
@@ -51,7 +51,7 @@ class AdaptiveExit:
         self.exits = tuple(exits)
         self.confidence = confidence
         self.name = name
-        self.partial = any(map(scores_part, exits))
+        self.partial = any(getattr(exit_, "partial", False) for exit_ in exits)
         last = self.exits[-1]
         self.cache_owner, self.graphs = last.cache_owner, None
         self.vocab_size, self.max_length = last.vocab_size, last.max_length

@@ -91,29 +91,11 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _description(config: Eagle3Config) -> dict[str, Any]:
-    out: dict[str, Any] = {
+    shared = {
         "architectures": [_ARCHITECTURE],
         "model_type": "llama",
-        "hidden_size": config.hidden_size,
-        "target_hidden_size": config.target_hidden_size,
-        "intermediate_size": config.intermediate_size,
-        "num_hidden_layers": 1,
-        "num_attention_heads": config.num_heads,
-        "num_key_value_heads": config.num_kv_heads,
-        "head_dim": config.head_dim,
         "hidden_act": "silu",
-        "vocab_size": config.vocab_size,
-        "draft_vocab_size": config.draft_vocab_size,
-        "max_position_embeddings": config.max_length,
-        "rms_norm_eps": config.eps,
-        "rope_parameters": dict(config.rope),
-        "attention_bias": config.attention_bias,
         "mlp_bias": False,
-        "norm_before_residual": config.norm_before_residual,
         "tie_word_embeddings": False,
     }
-    if "rope_theta" in config.rope:  # for readers of older configs
-        out["rope_theta"] = config.rope["rope_theta"]
-    if config.feature_layers is not None:
-        out["eagle_aux_hidden_state_layer_ids"] = list(config.feature_layers)
-    return out
+    return shared | config.model_dump(exclude_none=True)

@@ -16,10 +16,10 @@ class _Eagle3Attention(nn.Module):
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
         d, size, bias = 2 * config.hidden_size, config.head_dim, config.attention_bias
-        self.q_proj = nn.Linear(d, config.num_heads * size, bias=bias)
-        self.k_proj = nn.Linear(d, config.num_kv_heads * size, bias=bias)
-        self.v_proj = nn.Linear(d, config.num_kv_heads * size, bias=bias)
-        self.o_proj = nn.Linear(config.num_heads * size, config.hidden_size, bias=bias)
+        self.q_proj = nn.Linear(d, config.num_attention_heads * size, bias=bias)
+        self.k_proj = nn.Linear(d, config.num_key_value_heads * size, bias=bias)
+        self.v_proj = nn.Linear(d, config.num_key_value_heads * size, bias=bias)
+        self.o_proj = nn.Linear(config.num_attention_heads * size, config.hidden_size, bias=bias)
 
 
 class _Eagle3MLP(nn.Module):
@@ -33,7 +33,7 @@ class _Eagle3MLP(nn.Module):
 class _Midlayer(nn.Module):
     def __init__(self, config: Eagle3Config) -> None:
         super().__init__()
-        d, eps = config.hidden_size, config.eps
+        d, eps = config.hidden_size, config.rms_norm_eps
         self.input_layernorm = nn.RMSNorm(d, eps)
         self.hidden_norm = nn.RMSNorm(d, eps)
         self.self_attn = _Eagle3Attention(config)
@@ -54,7 +54,7 @@ class Eagle3Network(nn.Module):
         d, size = config.hidden_size, config.draft_vocab_size
         self.fc = nn.Linear(3 * config.target_hidden_size, d, bias=False)
         self.midlayer = _Midlayer(config)
-        self.norm = nn.RMSNorm(d, config.eps)
+        self.norm = nn.RMSNorm(d, config.rms_norm_eps)
         self.lm_head = nn.Linear(d, size, bias=False)
         self.d2t: Tensor
         self.t2d: Tensor

@@ -40,15 +40,16 @@ def config_for(target: Any, settings: Eagle3Settings) -> Eagle3Config:
         hidden_size=target.hidden_size,
         target_hidden_size=target.hidden_size,
         intermediate_size=settings.intermediate or target.intermediate_size,
-        num_heads=heads,
-        num_kv_heads=getattr(target, "num_key_value_heads", None) or heads,
+        num_attention_heads=heads,
+        num_key_value_heads=getattr(target, "num_key_value_heads", None) or heads,
         head_dim=getattr(target, "head_dim", None) or target.hidden_size // heads,
         vocab_size=target.vocab_size,
         draft_vocab_size=min(settings.draft_vocab, target.vocab_size),
-        max_length=target.max_position_embeddings,
-        eps=target.rms_norm_eps,
-        rope=dict(target.rope_parameters),
-        feature_layers=tuple(layers),
+        max_position_embeddings=target.max_position_embeddings,
+        rms_norm_eps=target.rms_norm_eps,
+        rope_theta=target.rope_parameters.get("rope_theta", 10000.0),  # for readers of older files
+        rope_parameters=dict(target.rope_parameters),
+        eagle_aux_hidden_state_layer_ids=tuple(layers),
     )
 
 
