@@ -25,6 +25,7 @@ from hierspec.core.rng import PhiloxRng
 from hierspec.drafters.multi_draft import first_tokens
 from hierspec.sampling.parameters import SamplingParams
 from hierspec.sampling.penalties import History
+from hierspec.sampling.processors import RowProcessor
 from hierspec.sampling.sampler import (
     NoDistributionError,
     _apply_mask,
@@ -57,8 +58,11 @@ def scores(rows: int, seed: int = 0, dtype=torch.float32, width: int = V) -> tor
 
 
 def reference(score_rows: ScoreRows, logits: torch.Tensor) -> torch.Tensor:
-    """One row at a time with transformers' classes and plain loops → [R, V]."""
-    params, rows = score_rows.params, []
+    """One row at a time with transformers' classes and plain loops → [R, V].
+
+    Processors are not asked after a token that is forbidden.
+    """
+    params, rows, is_read = score_rows.params, [], True
     for j in range(score_rows.num_rows):
         history = score_rows.context.tokens()[: score_rows.start + j]
         ids = torch.tensor([history])
@@ -71,8 +75,10 @@ def reference(score_rows: ScoreRows, logits: torch.Tensor) -> torch.Tensor:
         for token in (t for t in set(output) if t < row.shape[1]):
             row[0, token] -= params.frequency_penalty * output.count(token)
             row[0, token] -= params.presence_penalty
-        for processor in params.logits_processors:
+        for processor in params.logits_processors if is_read else ():
             row = processor(ids, row)
+        drafted = score_rows.context.pending[j : j + 1]
+        is_read = is_read and all(i < row.shape[1] and row[0, i] > -math.inf for i in drafted)
         if params.greedy:
             rows.append(torch.nn.functional.one_hot(row.argmax(-1), score_rows.vocab_size).to(row))
             continue
@@ -86,6 +92,13 @@ def reference(score_rows: ScoreRows, logits: torch.Tensor) -> torch.Tensor:
             warpers.append(MinPLogitsWarper(params.min_p))
         rows.append(warpers(ids, row).softmax(-1))
     return torch.cat(rows)
+
+
+def num_read(rows, expected):
+    """Count the rows that may be read: processors are not asked after tokens they forbid."""
+    drafted = rows.context.tokens()[rows.start :] if rows.params.logits_processors else ()
+    forbidden = [row for row, token in enumerate(drafted) if expected[row, token] == 0.0]
+    return min(forbidden, default=rows.num_rows - 1) + 1
 
 
 HISTORY_OPTIONS = [
@@ -120,7 +133,9 @@ def test_every_row_equals_transformers(before, after):
     logits = scores(score_rows.num_rows, dtype=torch.float64)
     kept = logits.clone()
     (got,) = distributions([score_rows], logits)
-    torch.testing.assert_close(got.dense(V), reference(score_rows, logits), rtol=1e-10, atol=1e-12)
+    expected = reference(score_rows, logits)
+    read = num_read(score_rows, expected)
+    torch.testing.assert_close(got.dense(V)[:read], expected[:read], rtol=1e-10, atol=1e-12)
     assert torch.equal(logits, kept), "raw scores are needed for logprobs"
 
 
@@ -172,7 +187,10 @@ def test_batching_changes_nothing(data):
         assert len(got) == one.num_rows
         torch.testing.assert_close(got.dense(V), alone.dense(V), rtol=1e-6, atol=1e-9)
         expected = torch.nn.functional.pad(reference(one, part), (0, V - one.vocab_size))
-        torch.testing.assert_close(got.dense(V).double(), expected.double(), rtol=1e-5, atol=1e-7)
+        read = num_read(one, expected)
+        torch.testing.assert_close(
+            got.dense(V)[:read].double(), expected[:read].double(), rtol=1e-5, atol=1e-7
+        )
 
 
 def test_a_kept_history_gives_the_same_laws_as_counting_afresh():
@@ -253,6 +271,51 @@ def test_processors_see_the_draft_prefix():
     (got,) = distributions([one], logits)
     assert calls == [PROMPT + OUTPUT + list(DRAFT[:j]) for j in range(6)]
     assert got.ids == (3, 0, 3, 0, 3, 3)
+
+
+@pytest.mark.parametrize(
+    ("draft", "ends", "asked"),
+    [
+        ((3, 8, 4), [], [(), (3,)]),  # 8 is forbidden
+        ((3, V, 4), [], [(), (3,)]),  # of another model's vocabulary
+        ((3, 2, 4), [2], [(), (3,)]),  # an end, which the prompt may hold
+        ((3, 2, 4), [OUTPUT[-1]], []),  # drafted on after an end
+    ],
+)
+def test_processors_are_not_asked_about_texts_that_nobody_reads(draft, ends, asked):
+    calls = []
+
+    def forbid_8(ids, row):
+        calls.append(tuple(ids[0, len(PROMPT + OUTPUT) :].tolist()))
+        return row.index_fill(1, torch.tensor([8]), -math.inf)
+
+    one = job(SamplingParams.make(logits_processors=[forbid_8]), draft, end_ids=frozenset(ends))
+    distributions([one], scores(len(draft) + 1))
+    assert calls == asked
+
+
+def test_processors_are_asked_on_after_a_row_of_which_a_model_knows_no_allowed_token():
+    """There any allowed token is kept, so the rows after it are read."""
+
+    def forbid_4(ids, row):
+        return row.index_fill(1, torch.tensor([4]), -math.inf)
+
+    params = SamplingParams.make(logits_processors=[forbid_4])
+    logits = torch.full((3, V), -math.inf)
+    logits[:, 4] = 0.0
+    (got,) = distributions([job(params, draft=(0, 7), partial=True)], logits)
+    assert got.ids == (0, 0, 0)
+
+
+@pytest.mark.parametrize("pads", [0, 2])
+def test_a_level_has_its_temperature_in_place_of_a_warpers(pads):
+    warper = RowProcessor(TemperatureLogitsWarper(0.5), torch.zeros(1, pads, dtype=torch.long))
+    processors = [warper if pads else warper.processor]
+    params = SamplingParams.make(temperature=1.0, logits_processors=processors)
+    logits = scores(6, dtype=torch.float64)
+    for temperature, used in ((None, 0.5), (2.0, 2.0)):
+        (got,) = distributions([job(params, temperature=temperature)], logits)
+        torch.testing.assert_close(got.dense(V), (logits / used).softmax(-1))
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.8])

@@ -160,10 +160,18 @@ def can_be_copied(target: TargetConfig) -> bool:
 
 
 def kernels_take(target: TargetConfig) -> bool:
-    """Return whether the kernels are asked for a target, on a CPU and in a type that they have."""
+    """Return whether the kernels are asked for a target, on a CPU and in a type that they have.
+
+    Raises:
+        HierspecError: there is no such model.
+    """
+    is_ours = target.backend in ("auto", "deterministic")
+    if not is_ours or machine.device(target.device).type != "cpu":
+        return False
     dtype = _parse_dtype(target.dtype)
-    is_ours = target.backend in ("auto", "deterministic") and (dtype is None or dtype in FORMS)
-    return is_ours and machine.device(target.device).type == "cpu"
+    if dtype is None and not isinstance(target.model, ModelInMemory):
+        dtype = getattr(model_config(target.model), "dtype", None)
+    return dtype is None or dtype in FORMS
 
 
 def bits_in_kernels(target: TargetConfig) -> float | None:

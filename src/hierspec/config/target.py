@@ -67,9 +67,7 @@ def model_config(model: str) -> Any:
 
     cached = local_files_only(model)
     try:
-        return AutoConfig.from_pretrained(
-            model, local_files_only=cached, trust_remote_code=False
-        )
+        return AutoConfig.from_pretrained(model, local_files_only=cached, trust_remote_code=False)
     except Exception as error:  # transformers and its validators may raise anything
         raise HierspecError(
             f"cannot read the configuration of {model!r} ({reason_of(error)})"

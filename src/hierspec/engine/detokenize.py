@@ -53,13 +53,12 @@ class Detokenizer:
         whole = (
             start
             for start in range(latest, -1, -1)
-            if not self._decode(ids[start:]).startswith(_REPLACEMENT)
+            if not self._complete_text(ids[start:]).startswith(_REPLACEMENT)
         )
         self._window = ids[next(whole, latest) :]
         self._cut_position = 0  # where in the window a character ended, so that it may be cut
-        text = self._decode(self._window)
         # characters of the window's text that were returned
-        self._num_returned = len(text.rstrip(_REPLACEMENT))
+        self._num_returned = len(self._complete_text(self._window))
 
     def add(self, token_id: int) -> str:
         """Add a token → the text that became final with it; may be empty."""
@@ -87,6 +86,13 @@ class Detokenizer:
         new = text[self._num_returned :]
         self._num_returned = len(text)
         return new
+
+    def _complete_text(self, ids: list[int]) -> str:
+        """Return the text of a prompt's tokens, without a last character that is not complete."""
+        ends = range(len(ids), max(len(ids) - _LONGEST_CHARACTER, -1), -1)
+        texts = (self._decode(ids[:end]) for end in ends)
+        whole = next((text for text in texts if not text.endswith(_REPLACEMENT)), None)
+        return self._decode(ids) if whole is None else whole
 
     def _cut(self, position: int, text: str) -> None:
         """Drop the window's first ``position`` tokens, if the rest still decodes to its text."""

@@ -196,6 +196,10 @@ class Request(LiveSequence):
     # --- rounds
 
     @property
+    def end_ids(self) -> frozenset[int]:
+        return self.stop.end_ids
+
+    @property
     def max_length(self) -> int:
         return self.prompt_length + self.limit
 

@@ -21,7 +21,7 @@ from hierspec.drafters.model import ModelDrafter
 from hierspec.drafters.multi_draft import MultiDrafter
 from hierspec.errors import FAILURES
 from hierspec.lm.backend import position_switch
-from hierspec.lm.base import LanguageModel, ModelDraft, ModelVerify
+from hierspec.lm.base import LanguageModel, ModelDraft, ModelNode, ModelVerify
 
 from .metrics import Metrics, Paces
 from .observers import Observer, Observers, learn_from_check
@@ -147,7 +147,9 @@ class Runtime:
             for node in walk(plan):
                 # The longest context of all models at and below it; look-ups have no limit.
                 room = min(level.model.max_length for level in walk_levels(node))
-                partial = not isinstance(node, Concatenate) and getattr(node.model, "partial", False)
+                partial = not isinstance(node, Concatenate) and getattr(
+                    node.model, "partial", False
+                )
                 infos[node.index] = NodeInfo(room, self._group(node), partial, self._switches)
             self._node_infos[plan] = infos  # only now: any call may fail
         return self._node_infos[plan]

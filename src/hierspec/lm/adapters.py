@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from hierspec.errors import HierspecError, first_line
+from hierspec.errors import HierspecError, reason_of
 from hierspec.utils.documents import read_json
 from hierspec.utils.records import Record
 
@@ -74,7 +74,7 @@ def load_adapted(path: str | Path, dtype: Any) -> Any:
         raise
     except Exception as error:  # both libraries raise errors of many kinds
         raise HierspecError(
-            f"the adapter {path} on {base} cannot be loaded: {first_line(error)}"
+            f"the adapter {path} on {base} cannot be loaded: {reason_of(error)}"
         ) from error
 
 

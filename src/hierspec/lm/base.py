@@ -317,7 +317,8 @@ class DeviceModel(LanguageModel, Protocol):
     """A language model that drafts on its device, each token picked and fed to the next step there.
 
     It does so where it has :attr:`LanguageModel.graphs`, for requests with equal samplers; and
-    where its ``drafts_in_one_call`` is true, for those whose sampler does not race, without a signal.
+    where its ``drafts_in_one_call`` is true, for those whose sampler does not race and that have no
+    signal.
     """
 
     def draft(

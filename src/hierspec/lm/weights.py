@@ -170,9 +170,7 @@ def read_config(path: Path) -> Any:
     try:
         return AutoConfig.from_pretrained(path, local_files_only=True, trust_remote_code=False)
     except Exception as error:  # transformers and its validators raise errors of many kinds
-        raise HierspecError(
-            f"{path / 'config.json'} cannot be used: {reason_of(error)}"
-        ) from error
+        raise HierspecError(f"{path / 'config.json'} cannot be used: {reason_of(error)}") from error
 
 
 def stored_dtype(source: WeightSource) -> torch.dtype:

@@ -11,7 +11,6 @@ from hierspec.config.levels import Capabilities, LevelConfig, TargetInfo
 from hierspec.config.methods import register_level
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.utils import machine
 from hierspec.utils.files import expand_user
 from hierspec.utils.schema import PositiveInteger, checked_dataclass
 from hierspec.zoo import trained

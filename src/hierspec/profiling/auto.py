@@ -33,7 +33,7 @@ from hierspec.utils.files import (
     without_folders,
     write_atomically,
 )
-from hierspec.zoo import registry
+from hierspec.zoo import fingerprint, registry
 
 from .candidates import Candidate, choose_candidates, load
 from .measure import measure

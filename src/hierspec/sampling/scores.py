@@ -124,6 +124,8 @@ class ScoreRows:
         banned = scores.amax(-1) == -math.inf
         if bool(banned.any()):
             self.edit(equal)
+            if self.params.logits_processors:  # not asked about what follows such a row
+                banned = banned.cumsum(0) > 0
             scores[banned] = equal[banned]
 
     @torch.no_grad()
@@ -131,12 +133,13 @@ class ScoreRows:
         tokens, width = self.context.tokens(), scores.shape[1]
         if not self.end_ids.isdisjoint(tokens[self.prompt_length : self.start]):
             return
-        ids, processors = torch.tensor([tokens], device=scores.device), self.params.logits_processors
+        ids = torch.tensor([tokens], device=scores.device)
+        processors = self.params.logits_processors
         if self.temperature is not None:  # the level's own, in place of the request's
-            processors = [one for one in processors if not is_temperature(one)]
+            processors = tuple(one for one in processors if not is_temperature(one))
         for row in range(self.num_rows):
-            # A processor may know no text that goes on after its end, or after a token that it has
-            # forbidden. Nobody reads such rows: the token before them ends the text, or is rejected.
+            # A processor may know no text that goes on after its end, or after a token that it
+            # has forbidden. Nobody reads such rows: what is before ends the text, or is rejected.
             if row:
                 last = tokens[self.start + row - 1]
                 if last in self.end_ids or last >= width or scores[row - 1, last] == -math.inf:

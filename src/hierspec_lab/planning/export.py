@@ -135,11 +135,12 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
     ``generate`` reads the drafter's budget from the drafter's own generation config (the target's
     for an early exit): as an argument it would be ignored, and 20 tokens drafted.
     """
+    file = _file(target.model)
     lines = [
         "from transformers import AutoModelForCausalLM, AutoTokenizer",
         "",
-        f"tokenizer = AutoTokenizer.from_pretrained({_file(target.model)})",
-        f"target = AutoModelForCausalLM.from_pretrained({_file(target.model)}{_dtype(target.dtype)})",
+        f"tokenizer = AutoTokenizer.from_pretrained({file})",
+        f"target = AutoModelForCausalLM.from_pretrained({file}{_dtype(target.dtype)})",
     ]
     budget = drafter.num_speculative_tokens if drafter else 0
     # A threshold above 0 would stop drafts early, which the plan did not price.
@@ -174,7 +175,9 @@ def _transformers(target: TargetConfig, drafter: LevelConfig | None) -> dict[str
 def _file(model: str) -> str:
     """Return the arguments that name a model: of a GGUF file, its folder and its own name."""
     path = Path(model)
-    return f"{str(path.parent)!r}, gguf_file={path.name!r}" if path.suffix == ".gguf" else repr(model)
+    return (
+        f"{str(path.parent)!r}, gguf_file={path.name!r}" if path.suffix == ".gguf" else repr(model)
+    )
 
 
 def _dtype(dtype: str) -> str:

@@ -89,7 +89,9 @@ def _rename(name: str) -> str:
 
 def _shapes(config: Eagle3Config) -> dict[str, tuple[int, ...]]:
     d, inner, size = config.hidden_size, config.intermediate_size, config.draft_vocab_size
-    heads, kv = (n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads))
+    heads, kv = (
+        n * config.head_dim for n in (config.num_attention_heads, config.num_key_value_heads)
+    )
     attention, mlp = "midlayer.self_attn.", "midlayer.mlp."
     matrices = {
         "fc": (d, 3 * config.target_hidden_size),

@@ -44,19 +44,23 @@ from .support import (
 
 
 class _Placement:
-    """Notices that a model's owner has moved it, or changed its type."""
+    """Notices that a model's owner has moved it, or changed its type, by its embedding."""
 
-    def __init__(self, backend: HFBackend) -> None:
-        self._backend = backend
+    def __init__(self, name: str, embedding: nn.Module) -> None:
+        self._name, self._embedding = name, embedding
+        self._before = self._now()
+
+    def _now(self) -> tuple[torch.device, torch.dtype]:
+        weight: Any = self._embedding.weight
+        return weight.device, weight.dtype
 
     def changed(self) -> bool:
-        backend, weight = self._backend, self._backend.embedding.weight
-        return (weight.device, weight.dtype) != (backend.device, backend.dtype)
+        return self._now() != self._before
 
     def check(self) -> None:
         if self.changed():
             raise HierspecError(
-                f"{self._backend.name} has another device or type than when the Hierarchy was "
+                f"{self._name} has been moved to another device or type since the Hierarchy was "
                 "made: make it again"
             )
 
@@ -95,7 +99,7 @@ class HFBackend(StorageBackend):
         self.position_switch = _position_switch(self.name, config)
         self.device = self.embedding.weight.device
         self.dtype = self.weight_dtype = self.embedding.weight.dtype
-        self.watch = _Placement(self)
+        self.watch = _Placement(self.name, self.embedding)
         self.kinds = layer_kinds(config, self.num_layers)
         self.window = getattr(config, "sliding_window", None)
         self.attention_name = config._attn_implementation or "eager"

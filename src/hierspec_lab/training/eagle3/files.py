@@ -91,11 +91,16 @@ def _save(folder: Path, tensors: dict[str, torch.Tensor]) -> None:
 
 
 def _description(config: Eagle3Config) -> dict[str, Any]:
-    shared = {
+    shared: dict[str, Any] = {
         "architectures": [_ARCHITECTURE],
         "model_type": "llama",
         "hidden_act": "silu",
         "mlp_bias": False,
         "tie_word_embeddings": False,
     }
-    return shared | config.model_dump(exclude_none=True)
+    out = shared | config.model_dump(exclude_none=True)
+    if "rope_theta" in config.rope:  # for readers of older configs
+        out["rope_theta"] = config.rope["rope_theta"]
+    if config.feature_layers is not None:
+        out["eagle_aux_hidden_state_layer_ids"] = list(config.feature_layers)
+    return out
