@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import pickle
 import random
@@ -13,7 +14,10 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
+import torch
+from tiny_models import tiny_model
 
+import hierspec
 from hierspec.cli import run
 from hierspec.config import methods
 from hierspec.config.schema import HierarchyConfig
@@ -86,6 +90,45 @@ def test_a_method_has_a_name_in_commands_and_files(tmp_path, capsys):
         run(["generate", f"--plugin={plugin}", "--hierarchy", file, "--max-new-tokens", "4", "a"])
         == 0
     )
+
+
+def test_options_need_no_hash_in_custom_generate(tmp_path, monkeypatch):
+    from hierspec.integrations import transformers as integration
+
+    plugins.load_file(write(tmp_path, DRAFTER))
+    built, build = [], integration.build
+    monkeypatch.setattr(integration, "build", lambda *given: built.append(1) or build(*given))
+    model, ids = tiny_model("llama", layers=1), torch.tensor([[5, 9, 7]])
+    plain = model.generate(ids, max_new_tokens=6, do_sample=False)
+    for others, count in (([1], 1), ([1], 1), ([1, 2], 2)):
+        level = {"method": "constant", "token": 7, "others": others, "num_speculative_tokens": 2}
+        options = {"custom_generate": hierspec.custom_generate, "hierarchy": [level]}
+        fast = model.generate(ids, max_new_tokens=6, do_sample=False, **options)
+        assert torch.equal(fast, plain)
+        assert len(built) == count
+
+
+def test_a_drafter_may_be_certain_of_a_token_that_is_forbidden():
+    @hierspec.register_method("certain")
+    class Certain(hierspec.NextTokenModel):
+        def __init__(self, options, target):
+            pass
+
+        def probabilities(self, tokens):
+            return torch.eye(self.vocab_size)[7]
+
+    model = tiny_model("llama", layers=1)
+    level = {"method": "certain", "num_speculative_tokens": 3}
+    plain = hierspec.Hierarchy(model, drafts=[])
+    options = {"max_new_tokens": 8, "ignore_eos": True}
+    for levels in ([level], [{"method": "suffix", "num_speculative_tokens": 2}, level]):
+        fast = hierspec.Hierarchy({"target": model, "levels": levels})
+        for bias in ({}, {7: -math.inf}):
+            expected = plain.generate([5, 9, 7], logit_bias=bias, **options).token_ids
+            found = fast.generate([5, 9, 7], logit_bias=bias, **options).token_ids
+            assert found == expected
+        sampled = fast.generate([5], logit_bias=bias, temperature=1.0, seed=1, **options).token_ids
+        assert 7 not in sampled
 
 
 @pytest.mark.parametrize(

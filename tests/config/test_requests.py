@@ -11,7 +11,12 @@ import pytest
 import torch
 from fakes.engines import RecordingStreamer
 from tiny_models import tiny_model
-from transformers import GenerationConfig, MaxLengthCriteria, StoppingCriteriaList
+from transformers import (
+    GenerationConfig,
+    MaxLengthCriteria,
+    StoppingCriteriaList,
+    UnbatchedClassifierFreeGuidanceLogitsProcessor,
+)
 
 import hierspec
 from hierspec import Hierarchy, HierspecError, TargetConfig
@@ -94,6 +99,8 @@ def test_arguments_of_custom_generate_are_served_or_refused(model, small):
         ({"hierarchy": "auto"}, "auto measures"),
         ({"hierarchy": "layerskpi"}, "neither a preset nor JSON"),
         ({"hierarchy": [], "drafts": [small]}, "leave drafts out"),
+        ({"hierarchy": "layerskip", "drafts": [small]}, "no draft model, and 1 are named"),
+        ({"hierarchy": "speculative", "drafts": [small] * 2}, "one draft model, and 2 are named"),
     ):
         with pytest.raises(HierspecError, match=says):
             greedy(model, **fast, **how)
@@ -250,6 +257,10 @@ def test_stopping_criteria_end_a_sequence(fast):
         ({"logit_bias": {96: 1.0}}, "96 is not a token"),
         ({"logprobs": -1}, "logprobs"),
         ({"logprobs": "5"}, "logprobs must be an integer"),
+        (
+            {"logits_processors": [UnbatchedClassifierFreeGuidanceLogitsProcessor(2.0, None)]},
+            "cannot run UnbatchedClassifierFreeGuidanceLogitsProcessor",
+        ),
         ({"do_sample": True}, "temperature=0 is greedy"),
         ({"no_repeat_ngram_size": 2}, r"GenerationConfig\(no_repeat_ngram_size"),
         ({"num_beams": 4}, "beam search"),
@@ -281,6 +292,19 @@ def test_mistakes_about_loaded_models_show_no_modules(model, small):
             make()
         assert "\n" not in str(caught.value)
         assert "Embedding(" not in str(caught.value)
+
+
+@pytest.mark.parametrize(("name", "number"), [("layerskip", 1), ("speculative", 2)])
+def test_drafts_of_which_a_preset_has_no_use_are_refused(model, small, name, number):
+    with pytest.raises(HierspecError, match=f"'{name}' uses .*, and {number} are named"):
+        Hierarchy.from_preset(name, target=model, drafts=[small] * number)
+
+
+def test_a_file_lets_no_weights_go():
+    """Where it is read, its target is loaded by its name."""
+    config = Hierarchy(tiny_model("llama", layers=1), drafts=[], free_model=True).config
+    assert config.target.free_model
+    assert config.to_dict()["target"].keys() == {"model"}
 
 
 def test_drafts_beside_a_hierarchy_are_refused_and_not_ignored(model, small):

@@ -224,6 +224,16 @@ def test_sentencepiece_like_tokenizers(pieces):
     assert "a ab," + run(TextStream(PIECES, prompt_ids=prompt), ids)[0] == whole
 
 
+@pytest.mark.parametrize("text", ["€" * 12 + "b€", "ab" + "😀" * 8 + "é", "é" * 14, "a.€😀é" * 6])
+def test_prompts_that_end_in_many_bytes(text):
+    """A run of bytes is decoded together: with a part of a character none of it would be one."""
+    data = text.encode()
+    ids = [PIECES.token_to_id(chr(b) if b < 128 else f"<0x{b:02X}>") for b in data]
+    for cut in range(len(ids) + 1):
+        before = data[:cut].decode(errors="ignore")
+        assert before + run(TextStream(PIECES, prompt_ids=ids[:cut]), ids[cut:])[0] == text
+
+
 def test_spaces_before_punctuation_are_not_cleaned_up():
     fast = PreTrainedTokenizerFast(tokenizer_object=PIECES, clean_up_tokenization_spaces=True)
     ids = [PIECES.token_to_id(p) for p in ("▁a", "▁", ",", "▁", "'", "▁", "c")]

@@ -18,12 +18,14 @@ from transformers import (
     LlamaConfig,
     LogitsProcessor,
     LogitsProcessorList,
+    PrefixConstrainedLogitsProcessor,
     StoppingCriteria,
     StoppingCriteriaList,
     UnbatchedClassifierFreeGuidanceLogitsProcessor,
 )
 
 import hierspec
+from hierspec.lm.native import library
 
 LEVELS = [
     {"method": "early_exit", "exit_layer": 1, "num_speculative_tokens": 2},
@@ -176,6 +178,45 @@ def test_a_grammar_is_asked_about_the_prompt_of_a_sample(model):
         prefix_allowed_tokens_fn=lambda prompt, ids: [3 + 7 * prompt + len(ids)],
     )
     assert torch.equal(plain, fast)
+
+
+# All that may be written; after any other text no token is offered, which transformers refuses.
+TEXTS = [(5, 30, 9, 40, 2), (5, 31, 9, 11, 7, 2), (5, 31, 9, 41, 2)]
+COPIED = [5, 9, 7, 22, 5, 9, 7, 9, 22]  # what follows a token here is not what may follow it there
+SUFFIX = {"method": "suffix", "num_speculative_tokens": 4}
+LOOK = {"method": "prompt_lookup", "num_speculative_tokens": 4, "prompt_lookup_min": 1}
+LONG = {"method": "early_exit", "exit_layer": 2, "num_speculative_tokens": 8}
+
+
+def offered(_, ids):
+    text = tuple(ids[len(COPIED) :].tolist())
+    return sorted({one[len(text)] for one in TEXTS if one[: len(text)] == text and one != text})
+
+
+@pytest.mark.parametrize(
+    "levels",
+    [[SUFFIX], [LOOK], [LONG], [LONG | {"num_drafts": 2}], [LOOK, LONG], LEVELS],
+    ids=["suffix", "look-up", "beyond the end", "several", "below a model", "exits"],
+)
+def test_a_grammar_is_asked_about_texts_that_it_knows(model, levels):
+    """Not about copied tokens that it forbids, nor about what a draft has after its end."""
+    ids = torch.tensor([COPIED])
+    options = {"max_new_tokens": 12, "prefix_allowed_tokens_fn": offered}
+    plain = model.generate(ids, do_sample=False, **options)
+    rule = {"levels": levels}
+    if "num_drafts" in levels[0]:
+        rule["verify"] = "traversal"
+    assert torch.equal(ours(model, ids, hierarchy=rule, **options), plain)
+    sampled = {**options, "do_sample": True, "temperature": 5.0, "num_return_sequences": 4}
+    for row in ours(model, ids, hierarchy=rule, seed=1, **sampled).tolist():
+        assert tuple(token for token in row[len(COPIED) :] if token) in TEXTS
+
+    fast = hierspec.Hierarchy({"target": model, **rule})
+    processors = [PrefixConstrainedLogitsProcessor(offered, 1)]
+    own = {"max_new_tokens": 12, "eos_token_id": 2, "logits_processors": processors}
+    assert fast.generate(COPIED, **own).token_ids == tuple(plain[0, len(COPIED) :].tolist())
+    for seed in range(4):
+        assert fast.generate(COPIED, temperature=5.0, seed=seed, **own).token_ids in TEXTS
 
 
 def test_without_an_end_of_text_rows_go_on_until_all_are_stopped(model):
@@ -416,6 +457,39 @@ def test_what_becomes_of_the_weights_is_seen(tiny_family):
     texts.append(ours(model))
     assert torch.equal(texts[-1], model.generate(BATCH, max_new_tokens=24, do_sample=False))
     assert all(not torch.equal(a, b) for a, b in itertools.pairwise(texts))
+
+
+def test_a_model_on_its_own_layers_may_change_its_type():
+    model = tiny_model("gpt2", dtype=torch.float32)
+    fast = hierspec.Hierarchy(model, drafts=["exit:1"])
+    options = {"hierarchy": None, "drafts": ["exit:1"]}
+    ours(model, **options)
+    model.double()
+    plain = model.generate(BATCH, max_new_tokens=24, do_sample=False)
+    assert torch.equal(ours(model, **options), plain)
+    with pytest.raises(ValueError, match=r"another device or type .*: make it again") as caught:
+        fast.generate([5, 9], max_new_tokens=2)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.skipif(library.load() is None, reason="no C compiler here")
+def test_deterministic_decoding_is_of_the_model_in_memory(tiny_family, monkeypatch):
+    model = AutoModelForCausalLM.from_pretrained(tiny_family["target"], dtype=torch.float32)
+    model.generation_config.pad_token_id = 0
+    monkeypatch.setattr("hierspec.config.checkpoints.load", None)  # not of the one on the disk
+    rule = {"levels": LEVELS, "deterministic": True}
+    texts = [ours(model, hierarchy=rule)]
+    with torch.no_grad():
+        model.model.layers[0].self_attn.v_proj.weight.mul_(-3.0)
+    texts.append(ours(model, hierarchy=rule))
+    assert torch.equal(texts[1], model.generate(BATCH, max_new_tokens=24, do_sample=False))
+    assert not torch.equal(*texts)
+
+
+def test_deterministic_decoding_on_own_layers_is_refused_in_a_line():
+    with pytest.raises(ValueError, match=r"this model runs on its own layers \(.*leave") as caught:
+        ours(tiny_model("gpt2"), hierarchy={"levels": LEVELS, "deterministic": True})
+    assert "\n" not in str(caught.value)
 
 
 def test_threads_that_come_first_together_share_a_hierarchy(model, monkeypatch):
