@@ -4,6 +4,7 @@
 """
 
 import json
+import shutil
 
 import pytest
 import torch
@@ -57,6 +58,11 @@ def test_lora_in_memory_in_a_folder_and_in_generate(base, tmp_path):
     assert expected != generated(plain)
     assert ours(Hierarchy(model, drafts=[plain, "ngram"])) == expected
     assert ours(Hierarchy.from_preset("layerskip", target=str(tmp_path))) == expected
+    shutil.copy(base / "config.json", tmp_path)  # as some trainers write it
+    assert ours(Hierarchy.from_preset("layerskip", target=str(tmp_path))) == expected
+    shutil.copy(base / "model.safetensors", tmp_path)
+    with pytest.raises(HierspecError, match=r"a model and an adapter for it: merge them .*or move"):
+        Hierarchy(str(tmp_path), drafts=[])
     fast = {"custom_generate": hierspec.custom_generate, "hierarchy": "layerskip"}
     assert generated(model, **fast) == expected
     after = model.state_dict()
@@ -101,6 +107,9 @@ def test_a_quantization_without_its_package_names_it(tmp_path):
     file.write_text(json.dumps({**json.loads(file.read_text()), "quantization_config": how}))
     with pytest.raises(HierspecError, match=r"cannot be loaded by transformers: .*GPTQ.*optimum"):
         Hierarchy(str(tmp_path))
+    target = {"model": str(tmp_path), "backend": "deterministic"}
+    with pytest.raises(HierspecError, match=r"quantized weights, .* leave deterministic out$"):
+        Hierarchy({"target": target})
 
 
 @pytest.mark.parametrize(

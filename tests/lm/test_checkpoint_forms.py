@@ -2,6 +2,8 @@
 
 import itertools
 import json
+import shutil
+from pathlib import Path
 
 import pytest
 import torch
@@ -10,8 +12,11 @@ from tiny_models import save_tiny, tiny_model
 from transformers import AutoModelForCausalLM
 
 from hierspec import Hierarchy, HierspecError
+from hierspec.core.context import Context
 from hierspec.lm import dtypes
+from hierspec.lm.base import Query
 from hierspec.lm.load import load
+from hierspec.lm.trunk.trunk import Trunk
 from hierspec.lm.weights import from_directory, stored_dtype
 
 PROMPT = [5, 17, 3, 42, 8, 61, 30]
@@ -66,6 +71,33 @@ def test_the_dtype_is_the_weights_own_where_the_configuration_is_silent(
     assert load(folder).weight_dtype == torch.bfloat16
     theirs = AutoModelForCausalLM.from_pretrained(folder, dtype="auto")
     assert theirs.dtype == torch.bfloat16
+
+
+def scores(folder, backend):
+    view = Trunk(load(folder, torch.float32, backend=backend)).view()
+    return view.score([Query(view.open(), Context(PROMPT), len(PROMPT))]).squeeze()
+
+
+@pytest.mark.parametrize("backend", ["auto", "lean", "hf"])
+def test_a_tied_checkpoint_may_store_its_matrix_under_the_heads_name(tmp_path, backend):
+    usual = saved(tmp_path / "usual", tied=True, sharded=False)
+    other = Path(shutil.copytree(usual, tmp_path / "other"))
+    weights = load_file(other / "model.safetensors")
+    weights["lm_head.weight"] = weights.pop("model.embed_tokens.weight")
+    save_file(weights, other / "model.safetensors", {"format": "pt"})
+    torch.testing.assert_close(scores(other, backend), scores(usual, backend))
+
+
+@pytest.mark.parametrize("backend", ["auto", "lean", "hf"])
+def test_one_file_counts_where_there_are_older_shards_as_well(tmp_path, backend):
+    folder = saved(tmp_path / "m", tied=True, sharded=True)
+    older = scores(folder, backend)
+    newer = save_tiny(
+        "llama", tmp_path / "n", seed=4, dtype=torch.float32, tie_word_embeddings=True
+    )
+    shutil.copy(newer / "model.safetensors", folder)
+    assert torch.equal(scores(folder, backend), scores(newer, backend))
+    assert not torch.equal(scores(folder, backend), older)
 
 
 def test_a_shard_that_is_missing_is_named(tmp_path):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
 from hierspec.lm.eagle3 import checkpoint
-from hierspec.lm.eagle3.config import default_layers, validate_fits
+from hierspec.lm.eagle3.config import default_layers, read_config, validate_fits
 from hierspec.lm.eagle3.model import Eagle3Model
 from hierspec.lm.load import load
 from hierspec.lm.trunk.trunk import Trunk
@@ -172,6 +171,44 @@ def test_other_spellings_of_a_checkpoint_are_read(target, plain, drafter, tmp_pa
     assert all(torch.equal(found.tensors[name], wanted.tensors[name]) for name in found.tensors)
 
 
+LAYER_IDS = "eagle_aux_hidden_state_layer_ids"
+LINEAR = {"factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("changes", "read"),
+    [
+        ({"head_dim": None}, {"head_dim": 32 // 4}),
+        ({"num_key_value_heads": None}, {"num_key_value_heads": 4}),
+        ({"draft_vocab_size": None}, {"draft_vocab_size": 96}),
+        ({"target_hidden_size": None}, {"target_hidden_size": 32}),
+        ({"rms_norm_eps": None, "attention_bias": None}, {"rms_norm_eps": 1e-6}),
+        ({"rope_scaling": None}, {"rope": {"rope_type": "default", "rope_theta": 1e4}}),
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"type": "linear", **LINEAR}},
+            {"rope": {"rope_type": "linear", "rope_theta": 5e5, **LINEAR}},
+        ),
+        (
+            {"rope_theta": 5e5, "rope_scaling": {"rope_type": "linear", **LINEAR}},
+            {"rope": {"rope_type": "linear", "rope_theta": 5e5, **LINEAR}},
+        ),
+        (
+            {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}},
+            {"rope": {"rope_type": "default", "rope_theta": 5e5}},
+        ),
+        ({LAYER_IDS: None, "eagle_config": {LAYER_IDS: [0, 2, 3]}}, {"feature_layers": (1, 3, 4)}),
+        ({LAYER_IDS: None, "eagle_config": {LAYER_IDS: None}}, {"feature_layers": None}),
+        ({LAYER_IDS: None, "eagle_config": None}, {"feature_layers": None}),
+    ],
+)
+def test_what_a_configuration_does_not_say_and_how_older_ones_say_it(
+    plain, tmp_path, changes, read
+):
+    config = read_config(save_drafter(tmp_path, plain.config, **changes) / "config.json")
+    assert {name: getattr(config, name) for name in read} == read
+    assert config.llama.rope_parameters["rope_theta"] == config.rope["rope_theta"]
+
+
 def test_default_layers():
     assert default_layers(32) == (2, 16, 29)
     assert default_layers(30) == (2, 15, 27)
@@ -215,7 +252,8 @@ def test_another_target_gets_one_line(target, plain, drafter):
     backend = load(target)
     fine = checkpoint.read_network(drafter).config
     assert validate_fits("d", fine, "t", backend) == LAYERS
-    for changes in ({"hidden_size": 8}, {"vocab_size": 7}, {"feature_layers": (1, 2, 99)}):
+    layers = {"eagle_aux_hidden_state_layer_ids": (1, 2, 99)}
+    for changes in ({"hidden_size": 8}, {"vocab_size": 7}, layers):
         with pytest.raises(HierspecError, match="trained for another model than t") as error:
-            validate_fits("d", dataclasses.replace(fine, **changes), "t", backend)
+            validate_fits("d", fine.model_copy(update=changes), "t", backend)
         assert "\n" not in str(error.value)

@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 import transformers as tf
 from fakes.models import InMemory
+from huggingface_hub.utils import filter_repo_objects
 
+from hierspec.config.checkpoints import load_tokenizer
+from hierspec.config.target import model_config
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
 from hierspec.lm.base import Query
@@ -82,6 +87,76 @@ def test_missing_things_are_named(llama, tmp_path):
     (llama / "config.json").unlink()
     with pytest.raises(ValueError, match=r"config\.json"):
         load(llama)
+
+
+@pytest.fixture
+def with_code(tmp_path, monkeypatch):
+    """Write a folder whose files name classes in a Python file beside them; it must not run."""
+    ran, folder = tmp_path / "ran", tmp_path / "model"
+    monkeypatch.setattr("builtins.input", lambda *_: pytest.fail("the user was asked"))
+
+    def write(**files):
+        folder.mkdir()
+        (folder / "own.py").write_text(f"open({str(ran)!r}, 'w').close()\n")
+        for name, content in files.items():
+            (folder / f"{name}.json").write_text(json.dumps(content))
+        return str(folder)
+
+    yield write
+    assert not ran.exists()
+
+
+OWN_MODEL = {
+    "model_type": "of_its_own",
+    "auto_map": {"AutoConfig": "own.Config", "AutoModelForCausalLM": "own.Model"},
+}
+OWN_TOKENIZER = {"tokenizer_class": "Own", "auto_map": {"AutoTokenizer": ["own.Own", None]}}
+
+
+def _line_about_code(read, folder):
+    with pytest.raises(HierspecError) as error:
+        read(folder)
+    line = str(error.value)
+    assert "it needs code that comes with it, and hierspec runs none" in line
+    assert folder in line
+    assert "trust_remote_code" not in line
+    assert "\n" not in line
+
+
+@pytest.mark.parametrize("read", [load, model_config])
+def test_code_that_comes_with_a_model_does_not_run(with_code, read):
+    _line_about_code(read, with_code(config=OWN_MODEL))
+
+
+def test_code_that_comes_with_a_tokenizer_does_not_run(with_code):
+    config = {"model_type": "of_its_own"}
+    folder = with_code(config=config, tokenizer_config=OWN_TOKENIZER, tokenizer={})
+    _line_about_code(load_tokenizer, folder)
+
+
+def test_code_that_comes_with_an_adapters_base_does_not_run(with_code, tmp_path):
+    pytest.importorskip("peft")
+    base = with_code(config=OWN_MODEL)
+    (tmp_path / "adapter").mkdir()
+    named = {"base_model_name_or_path": base, "peft_type": "LORA"}
+    (tmp_path / "adapter" / "adapter_config.json").write_text(json.dumps(named))
+    _line_about_code(lambda base: load(tmp_path / "adapter"), base)
+
+
+def test_what_is_fetched_of_a_model_on_the_hub(llama, monkeypatch):
+    """The weights once, in the one form that is read; a model in other forms is told so."""
+    read = ["config.json", "model-00001-of-00002.safetensors", "tokenizer.model"]
+    others = ["pytorch_model.bin", "consolidated.safetensors", "onnx/model.safetensors", "own.py"]
+
+    def fetch(ref, local_files_only, **patterns):
+        assert [*filter_repo_objects(read + others, **patterns)] == read
+        return str(llama)
+
+    monkeypatch.setattr("huggingface_hub.snapshot_download", fetch)
+    assert load("someone/some-model").name == "someone/some-model"
+    (llama / "model.safetensors").unlink()
+    with pytest.raises(HierspecError, match=r"^'someone/some-model' has no .*save_pretrained it"):
+        load("someone/some-model")
 
 
 @pytest.mark.parametrize("backend", ["auto", "hf"])

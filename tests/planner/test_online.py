@@ -128,6 +128,35 @@ def test_belief_moves_with_the_text_and_notices_a_turn():
     assert shifts_of((fade(steady, 5000.0),)) == (0,)
 
 
+# Tokens of each of eight drafts, and how many of them are kept: half are empty, one is short.
+DRAFTS = [(0, 0), (2, 2), (0, 0), (2, 0), (0, 0), (1, 1), (0, 0), (2, 1)]
+
+
+def stopping():
+    """Estimates of a drafter that stops by itself as those drafts do."""
+    known, size = estimates(), 3
+    joint = np.zeros((size, size))
+    for n, kept in DRAFTS:
+        joint[n, : kept + 1] += 1 / len(DRAFTS)
+    survival = known.survival.copy()
+    survival[0, 1, :size] = joint.sum(0)
+    return dataclasses.replace(known, survival=survival, joint_survival={0: np.array([joint] * 3)})
+
+
+def test_the_end_of_a_draft_is_no_test():
+    """A text that keeps of every draft what the estimates say shifts nothing."""
+    known = stopping()
+    curve = predict_passes(known, 0, 1)
+    np.testing.assert_allclose(curve, [0, 3 / 4, 3 / 4 + 1 / 2])
+    as_expected = Evidence()
+    for n, kept in DRAFTS * 20:
+        as_expected = add_tests(as_expected, curve, Counts(1, n, kept, int(kept < n)))
+    assert shifts_of((as_expected,)) == (0,)
+    never_short = estimates()
+    tests = np.arange(never_short.longest + 1)
+    np.testing.assert_allclose(predict_passes(never_short, 0, 1), 0.8 * tests)
+
+
 def test_shifted_estimates_stay_survival_curves():
     known = estimates()
     low = shift_survival(known, {(0, 1): -1.0})

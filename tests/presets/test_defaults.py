@@ -130,12 +130,10 @@ def test_an_adapter_has_no_quantized_copy(tmp_path):
     argv = ["generate", "5 9 7", "--ids", "--max-new-tokens", "3", "--target"]
     for target in (base, str(tmp_path / "adapter")):
         assert run([*argv, target]) == 0
-    levels = defaults.best_unmeasured(TargetConfig(model=str(tmp_path / "adapter"))).levels
+    adapter = TargetConfig(model=str(tmp_path / "adapter"))
+    levels = defaults.best_unmeasured(adapter).levels
     assert [level.method for level in levels] == ["suffix"]
-    assert [one.name for one in choose_candidates(TargetConfig(model=str(tmp_path / "adapter")), ())] == [
-        "prompt-lookup",
-        "suffix",
-    ]
+    assert [one.name for one in choose_candidates(adapter, ())] == ["prompt-lookup", "suffix"]
     levels = defaults.best_unmeasured(TargetConfig(model=base, backend="hf")).levels
     assert [level.method for level in levels] == ["suffix"]
 

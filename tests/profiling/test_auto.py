@@ -19,12 +19,13 @@ from transformers import AutoModelForCausalLM
 from hierspec import HierarchyConfig, HierspecError, TargetConfig, cli
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.lm.native import compiler, library
+from hierspec.methods.quantized import QuantizedConfig
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.online.prices import default_catch_up
 from hierspec.planner.search import plan
 from hierspec.profiling import agreement, auto, costs, priors, rates
 from hierspec.profiling import measure as measuring
-from hierspec.profiling.candidates import choose_candidates, parse
+from hierspec.profiling.candidates import choose_candidates, default_names, parse
 from hierspec.profiling.stages import Stages
 
 
@@ -230,7 +231,9 @@ def test_levels_on_the_targets_cache_have_nothing_to_read(family, cache):
                      family["draft"]: False, target: True}  # fmt: skip
     rows = np.arange(estimates.verify_ms.shape[2], dtype=float)  # a row more, a millisecond more
     priced = dataclasses.replace(
-        estimates, verify_ms=np.broadcast_to(rows, estimates.verify_ms.shape)
+        estimates,
+        verify_ms=np.broadcast_to(rows, estimates.verify_ms.shape),
+        draft_ms=np.ones_like(estimates.draft_ms),  # noise may have left nothing of a step
     )
     reading = dict(zip(estimates.names, default_catch_up(priced), strict=True))
     assert reading["exit:1"] == reading["quantized"] == reading[target] == 0.0
@@ -323,9 +326,33 @@ def test_auto_goes_by_the_tables_contents(family, cache, tmp_path):
     assert auto.cache_path(target, [parse(f"ngram:{copy}")]) != before
 
 
+def test_there_are_no_copies_of_what_the_kernels_do_not_run(family, cache, monkeypatch):
+    model = family["target"]  # saved in float64
+    with monkeypatch.context() as patch:
+        patch.setattr(library, "is_expected", lambda: True)
+        patch.setattr(library, "load", lambda: "a library")
+        for changes in (
+            {},
+            {"dtype": "float64"},
+            {"dtype": "float32", "backend": "hf"},
+            {"dtype": "float32", "backend": "lean"},
+        ):
+            target = TargetConfig(model=model, device="cpu", **changes)
+            assert default_names(target) == ["prompt-lookup", "suffix"]
+            assert QuantizedConfig.default_levels(target) == ()
+        runs = TargetConfig(model=model, device="cpu", dtype="bfloat16")
+        assert "quantized" in default_names(runs)
+        assert QuantizedConfig.default_levels(runs)
+    for dtype in ("float64", "auto"):
+        found = auto.choose(TargetConfig(model=model, dtype=dtype))
+        assert {one.name for one in found.profile.models[:-1]} == {"suffix", "prompt-lookup"}
+
+
 def test_what_auto_tries_where_nothing_is_named(family, cache, monkeypatch):
     def names(target, *drafts):
-        return [candidate.name for candidate in choose_candidates(TargetConfig(model=target), drafts)]
+        dtype = "auto" if target.startswith("zoo:") else "float32"
+        config = TargetConfig(model=target, dtype=dtype)
+        return [candidate.name for candidate in choose_candidates(config, drafts)]
 
     assert names("somewhere/model") == ["prompt-lookup", "suffix"]
     copies = ["quantized:5,calibrate=false"] * (library.load() is not None) + ["quantized"]

@@ -1,5 +1,6 @@
 """Profiles of chat models: on their answers to questions, with whatever drafts for them."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import pytest
@@ -62,15 +63,17 @@ def test_a_model_without_a_template_is_refused():
 
 
 def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
-    file = SimpleNamespace(exits=(5, 10))
+    file, smollm2 = SimpleNamespace(exits=(5, 10)), TargetConfig(model="zoo:smollm2")
     names = ("zoo:smollm2-eagle3", "zoo:smollm2-heads", "zoo:smollm2-small")
     monkeypatch.setattr(trained, "drafters_for", lambda target: names)
     monkeypatch.setattr("hierspec.config.exit_heads.read", lambda name: file)
     monkeypatch.setattr("hierspec.config.checkpoints.can_be_copied", lambda target: True)
+    stored = SimpleNamespace(dtype=torch.bfloat16)
+    monkeypatch.setattr("hierspec.config.checkpoints.model_config", lambda model: stored)
     monkeypatch.setattr(library, "is_expected", lambda: False)
     monkeypatch.setattr("hierspec.zoo.registry.bits_in_file", lambda model: 5.0)
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
-    assert default_names(TargetConfig(model="zoo:smollm2")) == [
+    assert default_names(smollm2) == [
         "prompt-lookup",
         "suffix",
         "zoo:smollm2-eagle3",
@@ -79,21 +82,23 @@ def test_what_is_shipped_for_a_model_is_a_candidate(monkeypatch):
         "zoo:smollm2-small",  # without kernels no copy pays
     ]
     monkeypatch.setattr(library, "is_expected", lambda: True)
-    assert default_names(TargetConfig(model="zoo:smollm2"))[-1] == "zoo:smollm2-small", "no copy is in fewer bits"
-    assert default_names(TargetConfig(model="zoo:smollm2", dtype="bfloat16"))[-2:] == [
+    assert default_names(smollm2)[-1] == "zoo:smollm2-small", "no copy is in fewer bits"
+    assert default_names(dataclasses.replace(smollm2, dtype="bfloat16"))[-2:] == [
         "quantized:5,calibrate=false",
         "quantized",
     ]
-    assert not any(name.startswith("exit:") for name in default_names(TargetConfig(model="zoo:smollm2")))
+    assert not any(name.startswith("exit:") for name in default_names(smollm2))
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cuda"))
-    assert default_names(TargetConfig(model="zoo:smollm2"))[-2:] == ["quantized:4,calibrate=false", "quantized"]
-    assert "exit:5,head=zoo:smollm2-heads" in default_names(TargetConfig(model="zoo:smollm2"))
+    assert default_names(smollm2)[-2:] == ["quantized:4,calibrate=false", "quantized"]
+    assert "exit:5,head=zoo:smollm2-heads" in default_names(smollm2)
     assert parse("exit:5,head=zoo:smollm2-heads").level.head == "zoo:smollm2-heads"
 
 
 def test_a_tree_is_tried_where_rows_cost_little(monkeypatch):
+    target = TargetConfig(model="zoo:tiny")
+
     def trees(*names):
-        return [c.name for c in choose_candidates(TargetConfig(model="zoo:tiny"), names) if c.makes_several]
+        return [c.name for c in choose_candidates(target, names) if c.makes_several]
 
     monkeypatch.setattr("hierspec.utils.machine.device", lambda name: torch.device("cpu"))
     assert trees() == []
@@ -103,5 +108,5 @@ def test_a_tree_is_tried_where_rows_cost_little(monkeypatch):
     assert trees("a/b,window=entropy", "zoo:tiny-draft") == ["zoo:tiny-draft,num_drafts=4"]
     assert trees("a/b", "a/b,num_drafts=4") == ["a/b,num_drafts=4"]
     assert trees("ngram", "a/b") == [], "a list of the user's own is the whole list"
-    tree = next(c for c in choose_candidates(TargetConfig(model="zoo:tiny"), ["a/b"]) if c.makes_several)
+    tree = next(c for c in choose_candidates(target, ["a/b"]) if c.makes_several)
     assert tree == parse("a/b,num_drafts=4")

@@ -52,6 +52,15 @@ def test_noise_makes_no_draft_take_less_than_no_time():
     assert step == pytest.approx(3.0)
 
 
+def test_where_drafts_of_one_token_alone_were_timed_further_ones_cost_as_much():
+    def once(ms):
+        return {1: TimeSummary(mean=ms, median=ms, low=ms, high=ms, count=4)}
+
+    first, step = _first_and_step([once(2.0), once(4.0)])
+    np.testing.assert_allclose(first, [2.0, 4.0])
+    assert step == pytest.approx(3.0)
+
+
 def test_cost_of_a_first_step_is_charged_to_the_pair():
     """A draft's first step is dearer under a model that has used the caches: the check pays."""
     models, memory, measured = made()

@@ -47,7 +47,7 @@ class Entry:
         open: ``open(name, options, device)`` returns the weights; ``None``: it is not a model.
         validate: ``validate(name, options)`` refuses the options of ``zoo:NAME?KEY=VALUE``, without
             torch; ``None``: there are none.
-        family: of models trained for one another: presets' default drafts fit their whole family.
+        family: of models trained for one another: presets draft for one with the smaller ones.
         candidates: the drafters that ``auto`` measures below it; none: those for any model.
         texts: beginnings that it continues, to measure on; none: those for any model.
     """

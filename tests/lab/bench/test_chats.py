@@ -1,16 +1,18 @@
 """Chats as prompts of a bench: read, drawn evenly, rendered turn by turn; texts that may end."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from chat_models import save_chat
-from fakes.tokenizers import RecordingTemplate
+from fakes.tokenizers import Letters, RecordingTemplate
 
 from hierspec.cli import run
 from hierspec.errors import HierspecError
 from hierspec_lab.bench import chats
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.catalogue import catalogue, label, select
+from hierspec_lab.bench.prompt_ids import encode
 from hierspec_lab.bench.prompt_split import choose
 from hierspec_lab.bench.report import page
 from hierspec_lab.bench.results import read
@@ -86,6 +88,43 @@ def test_no_chat_is_both_measured_and_tuned_on(folder):
         choose("target", folder, 50, 3, chat=True)
     with pytest.raises(HierspecError, match="--prompts FILE"):
         choose("target", None, 4, 1, chat=True)
+
+
+def test_by_default_chats_make_full_batches(tmp_path):
+    file = tmp_path / "p.jsonl"
+    file.write_text("\n".join(json.dumps({"prompt": f"chat {i}"}) for i in range(60)))
+    for size, measured, tuning in ((1, 16, 4), (3, 15, 6), (20, 20, 20)):
+        prompts = choose("target", file, batch_size=size, chat=True)
+        assert (len(prompts.measured), len(prompts.tuning)) == (measured, tuning)
+
+
+def test_a_turn_that_is_too_long_takes_those_after_it_with_it():
+    """It is left out or named, and not answered, which no model could."""
+    turns = [("short", "next"), ("x" * 90, "next"), ("alone",)]
+    prompts = [
+        chats.ChatTurn(chats.Chat("d", "", (), texts), number)
+        for texts in turns
+        for number in range(len(texts))
+    ]
+    answered = []
+
+    def generate(ids, max_new_tokens):
+        assert len(ids) + max_new_tokens <= 80
+        answered.append("".join(map(chr, ids)))
+        return SimpleNamespace(text="yes")
+
+    model = SimpleNamespace(max_length=80)
+    plain = SimpleNamespace(root=SimpleNamespace(model=model), generate=generate)
+    models = SimpleNamespace(plain=plain, tokenizer=Letters())
+    encoded = encode(models, prompts, 8, skip_too_long=True)
+    assert ["".join(map(chr, ids)) for ids in encoded] == [
+        "<u:short>\n<a:",
+        "<u:short>\n<a:yes>\n<u:next>\n<a:",
+        "<u:alone>\n<a:",
+    ]
+    assert answered == ["<u:short>\n<a:"]
+    with pytest.raises(HierspecError, match=r"^prompt 'x{40}' has \d+ tokens; with 8 more"):
+        encode(models, prompts, 8)
 
 
 def test_each_answer_is_fed_into_the_next_turn():

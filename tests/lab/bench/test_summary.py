@@ -63,6 +63,9 @@ def test_a_summary_by_hand():
     assert found.tokens_per_second == pytest.approx(12 / 0.4)
     assert found.ms_per_token.mean == pytest.approx((20 + 300 / 7) / 2)
     assert found.decode_ms_per_token is None
+    timed = [run.model_copy(update={"decode_ms_per_token": 7.0}) for run in runs[1:]]
+    short = runs[:1]  # as one of a single token, which has no time after the first
+    assert summary.summary([*short, *timed], plain).decode_ms_per_token == summary.spread([7.0])
     assert found.mean_acceptance_length == pytest.approx(10 / 4)
     assert found.speedup.median == pytest.approx((2.0 + 0.7) / 2)
     assert found.same_as_plain == 1

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from types import SimpleNamespace
 
 import pytest
 from fakes.profiles import FakeProfile
 
 from hierspec import cli
+from hierspec.planner.estimates import ideal
 from hierspec_lab.cli.options import parse_size
 from hierspec_lab.planning.problem import parse_problem
 
@@ -212,6 +214,26 @@ def test_warnings(hierspec):
     assert "acceptance of small by [mid] is 0.2, but at least 0.8" in odd[0]
     rounded = PROBLEM | {"acceptance": [[None, 0.9, 0.79], [None, None, 0.9]]}
     assert parse_problem(rounded).warnings == ()
+
+
+def test_limits_hold_for_other_engines_too(hierspec, monkeypatch):
+    profile = FakeProfile()
+    levels = [*({"method": "draft_model", "model": name} for name in profile.NAMES[:2]), None]
+    profile.models = [SimpleNamespace(level=level) for level in levels]
+    profile.target = {"model": "target"}
+    known = ideal(profile.COSTS, profile.RATES, profile.NAMES, 9, memory=[1, 20, 100])
+    profile.estimates = lambda *_, **__: known
+    monkeypatch.setattr(
+        "hierspec_lab.planning.profiles.load_valid_profile", lambda *_, **__: profile
+    )
+    data = {"kind": "hierspec-profile"}
+
+    def exported(*options):
+        return answer(hierspec, data, "--to", "vllm", *options)["export"]["levels"]
+
+    assert exported() == [1, 2]
+    assert exported("--memory-budget", "119B") == [0, 2]
+    assert exported("--max-models", "1") == [2]
 
 
 def test_sizes():

@@ -12,13 +12,17 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from typer.testing import CliRunner
 
 from hierspec.cli.root import app
-from hierspec.drafters.ngram_table import NgramModel
-from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
 from hierspec.config.schema import TargetConfig
+from hierspec.drafters.ngram_table import NgramModel
+from hierspec.errors import HierspecError
+from hierspec.lm.weights import WeightSource, build_hf_model, from_directory
+from hierspec.presets.defaults import default_hierarchy
+from hierspec.presets.registry import preset
 from hierspec.profiling.candidates import choose_candidates
 from hierspec.verifiers.formulas import overlap
 from hierspec.zoo import fingerprint, registry
 from hierspec.zoo.registry import resolve, table_path
+from hierspec_lab.bench.methods.ours import shipped_drafts
 from hierspec_lab.families import code
 from hierspec_lab.families.code import DATA
 from hierspec_lab.families.synthetic import Calibration, inflate, widen
@@ -280,9 +284,26 @@ def test_a_shipped_head_names_the_model_that_it_was_trained_on():
     assert known["fingerprint"] == fingerprint.compute("zoo:mid")
 
 
+def test_presets_draft_with_the_smaller_models_of_the_family():
+    def drafts(target):
+        levels = default_hierarchy(TargetConfig(model=target)).levels
+        return [level.model for level in levels if level.method == "draft_model"]
+
+    assert drafts("zoo:large") == drafts("zoo:large?eps=0.2") == ["zoo:small", "zoo:trunk"]
+    assert drafts("zoo:trunk") == drafts("zoo:mid") == ["zoo:small"]
+    assert drafts("zoo:small") == []
+    assert preset("speculative", "zoo:large?eps=0.2").levels[0].model == "zoo:trunk"
+    assert preset("speculative", "zoo:trunk").levels[0].model == "zoo:small"
+    with pytest.raises(HierspecError, match=r"'speculative' needs a draft model .* add --draft"):
+        preset("speculative", "zoo:small")
+    assert shipped_drafts("zoo:mid") == ("zoo:small",)
+    assert shipped_drafts("zoo:small") == shipped_drafts("a/model") == ()
+
+
 def test_what_auto_tries_below_its_models():
     def names(target, *drafts):
-        return [candidate.name for candidate in choose_candidates(TargetConfig(model=target), drafts)]
+        config = TargetConfig(model=target)
+        return [candidate.name for candidate in choose_candidates(config, drafts)]
 
     family = ["zoo:small", "zoo:mid", "zoo:trunk"]
     assert names("zoo:large?eps=0.2") == ["ngram", *family, "prompt-lookup"]

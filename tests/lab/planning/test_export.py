@@ -211,6 +211,30 @@ def test_what_a_level_leaves_out_has_the_hierarchy_files_defaults():
     assert "'lab/a draft', dtype='float16')" in python
 
 
+@pytest.mark.parametrize("engine", ENGINES)
+def test_limits_of_the_search_hold_for_the_setting_too(engine):
+    sizes = [1, 1, 30, 1, 100]  # as it pays best, the draft is taken where it fits
+    known = ideal(COSTS, RATES, max_budget=12, memory=sizes)
+    plan = planned(known, levels=(1, 4), budgets=(2,))
+    models = [NGRAM, LOOKUP, DRAFT, None, TARGET]
+    for memory, levels in ((None, [2, 4]), (130, [2, 4]), (129, [1, 4])):
+        assert export(plan, engine, models, None, memory)["levels"] == levels
+    assert export(plan, engine, models, 2)["levels"] == [2, 4]
+    alone = export(planned(known, (4,), ()), engine, models, 1)
+    assert (alone["levels"], alone["configuration"]) == ([4], {})
+
+
+def test_of_a_gguf_file_the_folder_and_the_name_are_given_apart():
+    models = [None, None, {**DRAFT, "model": "small/d.gguf"}, None, {"model": "/m/t.gguf"}]
+    python = export(planned(), "transformers", models)["python"]
+    ast.parse(python)
+    loaded = "ForCausalLM.from_pretrained('{}', gguf_file='{}')"
+    assert "tokenizer = AutoTokenizer.from_pretrained('/m', gguf_file='t.gguf')" in python
+    assert loaded.format("/m", "t.gguf") in python
+    assert loaded.format("small", "d.gguf") in python
+    assert export(planned(), "vllm", models)["command"].startswith("vllm serve /m/t.gguf ")
+
+
 def test_mistakes_are_named():
     with pytest.raises(ValueError, match="'sglang'; there are: vllm, transformers"):
         export(planned(), "sglang", MODELS)

@@ -127,6 +127,13 @@ def test_classes_of_text_weigh_the_same_tokens():
     assert found.levels[0].calls == sum(part.levels[0].calls for part in parts)
 
 
+def test_every_class_has_a_spread_however_few_rounds_there_are():
+    both = dataclasses.replace(estimates(4), classes=(estimates(4), estimates(5)))
+    found = simulate_chain(both, SHAPES["three"], rounds=2)
+    assert found.target_calls == 4
+    assert found.standard_error > 0
+
+
 # Recorded drafts
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 import torch
 from eagle3_cases import save_drafter
@@ -26,6 +28,28 @@ def test_a_checkpoint_survives_reading_and_writing(drafter, tmp_path):
     assert set(first) == set(second)
     assert all(torch.equal(first[name], second[name]) for name in first)
     assert read_config(tmp_path / "again" / "config.json") == network.config
+
+
+OLD_ROPE = {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}}
+NEW_ROPE = {"rope_theta": None, "rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}
+OTHER_LAYERS = {
+    "eagle_aux_hidden_state_layer_ids": None,
+    "eagle_config": {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
+}
+
+
+@pytest.mark.parametrize("changes", [OLD_ROPE, NEW_ROPE, OTHER_LAYERS])
+def test_other_spellings_are_written_so_that_all_readers_find_them(tmp_path, changes):
+    before = save_drafter(tmp_path / "before", tiny_config("llama", layers=4), **changes)
+    network = Eagle3Network.of(read_network(before))
+    files.write_network(tmp_path / "after", network, torch.float32)
+    written = json.loads((tmp_path / "after" / "config.json").read_text())
+    assert None not in written.values()
+    assert written["rope_theta"] == (1e4 if changes is OTHER_LAYERS else 5e5)
+    assert written["eagle_aux_hidden_state_layer_ids"] == [1, 2, 3]
+    config = read_config(tmp_path / "after" / "config.json")
+    assert config.llama.to_dict() == network.config.llama.to_dict()
+    assert config.feature_layers == network.config.feature_layers == (1, 2, 3)
 
 
 def test_a_large_checkpoint_is_written_in_parts(drafter, tmp_path, monkeypatch):
