@@ -9,7 +9,7 @@ remember earlier calls are refused by name.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,8 +17,7 @@ import torch
 
 from hierspec.errors import HierspecError
 
-from .parameters import Processor
-
+RowFunction = Callable[[torch.Tensor, torch.Tensor], torch.Tensor]  # (ids [1, L], scores [1, V])
 _MODULE = "transformers.generation.logits_process"
 # Functions of a row's own ids and scores: one row is all they need.
 _ROW_BY_ROW = {
@@ -63,7 +62,7 @@ class RowProcessor:
         row: index of the row whose scores are taken.
     """
 
-    processor: Processor
+    processor: RowFunction
     pads: torch.Tensor
     copies: int = 1
     row: int = 0
@@ -79,7 +78,7 @@ class RowProcessor:
         return repr(self.processor)
 
 
-def is_temperature(processor: Processor) -> bool:
+def is_temperature(processor: RowFunction) -> bool:
     """Return whether a processor is the one by which transformers applies a temperature."""
     if isinstance(processor, RowProcessor):
         processor = processor.processor
@@ -102,12 +101,12 @@ def validate_processors(processors: Sequence[Any]) -> None:
 
 def row_processors(
     processors: Sequence[Any], row: int, num_rows: int, pads: torch.Tensor
-) -> tuple[Processor, ...]:
+) -> tuple[RowFunction, ...]:
     """Return processors for row ``row`` of ``num_rows``, whose text comes after ``pads`` [P]."""
     return tuple(_row_processor(processor, row, num_rows, pads[None]) for processor in processors)
 
 
-def _row_processor(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> Processor:
+def _row_processor(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> RowFunction:
     kind = type(processor)
     name = kind.__name__ if kind.__module__ == _MODULE else ""
     if num_rows == 1 or name in _ROW_BY_ROW:
