@@ -143,7 +143,8 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         )
     if not (path / "config.json").is_file():
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
-    if all((path / f"adapter_{name}").is_file() for name in ("config.json", SINGLE_FILE)):
+    weights = any((path / f"adapter_model.{form}").is_file() for form in ("safetensors", "bin"))
+    if weights and (path / "adapter_config.json").is_file():
         raise HierspecError(
             f"{path} holds a model and an adapter for it: merge them with peft's merge_and_unload, "
             "or move one of them into a folder of its own"

@@ -132,6 +132,7 @@ def _load(name: str, dtype: Any, device: Any) -> Any:
         return build_with_partial_head(source, dtype, device)
     from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-    seq2seq = AutoConfig.from_pretrained(name).is_encoder_decoder
+    seq2seq = AutoConfig.from_pretrained(name, trust_remote_code=False).is_encoder_decoder
     kind = AutoModelForSeq2SeqLM if seq2seq else AutoModelForCausalLM
-    return kind.from_pretrained(name, dtype=dtype, use_safetensors=True).eval().to(device)
+    options = {"dtype": dtype, "use_safetensors": True, "trust_remote_code": False}
+    return kind.from_pretrained(name, **options).eval().to(device)
