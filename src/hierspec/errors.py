@@ -36,7 +36,8 @@ def reason_of(error: BaseException) -> str:
     """Return why transformers cannot load something, in one line."""
     if "trust_remote_code" in str(error):
         return "it needs code that comes with it, and hierspec runs none"
-    return " ".join(str(error).split()) or type(error).__name__
+    text, _, _ = " ".join(str(error).split()).partition(" Model type should be one of")
+    return text or type(error).__name__
 
 
 # What a piece of work may fail with, whosever it is: a user's function may exit. Interrupts of the

@@ -159,6 +159,17 @@ def can_be_copied(target: TargetConfig) -> bool:
     return unsupported_reason(model_config(target.model)) is None
 
 
+def device_of(target: TargetConfig) -> torch.device:
+    """Return where a target runs.
+
+    Raises:
+        HierspecError: this machine has no such device.
+    """
+    if isinstance(target.model, ModelInMemory):
+        return plain_model(target.model.model).device
+    return machine.device(target.device)
+
+
 def kernels_take(target: TargetConfig) -> bool:
     """Return whether the kernels are asked for a target, on a CPU and in a type that they have.
 
@@ -166,7 +177,7 @@ def kernels_take(target: TargetConfig) -> bool:
         HierspecError: there is no such model.
     """
     is_ours = target.backend in ("auto", "deterministic")
-    if not is_ours or machine.device(target.device).type != "cpu":
+    if not is_ours or device_of(target).type != "cpu":
         return False
     dtype = _parse_dtype(target.dtype)
     if dtype is None and not isinstance(target.model, ModelInMemory):

@@ -400,7 +400,9 @@ class _StoppedBy:
 
     def end_ids(self, vocab_size: int) -> list[int]:
         """Return the ids that end a row by themselves."""
-        ids = [met.eos_token_id for met in self._criteria if hasattr(met, "eos_token_id")]
+        from transformers import EosTokenCriteria
+
+        ids = [met.eos_token_id for met in self._criteria if isinstance(met, EosTokenCriteria)]
         known = [token for one in ids for token in torch.as_tensor(one).flatten().tolist()]
         return [token for token in known if 0 <= token < vocab_size]
 

@@ -9,10 +9,9 @@ from hierspec.errors import HierspecError, reason_of
 from hierspec.utils.documents import read_json
 from hierspec.utils.records import Record
 
-from .weights import INDEX_FILE, SINGLE_FILE, from_pretrained
+from .weights import from_pretrained, holds_model
 
 FILE = "adapter_config.json"
-_WEIGHTS = (SINGLE_FILE, INDEX_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json")
 
 
 class _AdapterConfig(Record):
@@ -25,9 +24,7 @@ def is_adapter(path: str | Path) -> bool:
     It may hold the configuration of its base.
     """
     path = Path(path).expanduser()
-    return (path / FILE).is_file() and not (
-        (path / "config.json").is_file() and any((path / name).is_file() for name in _WEIGHTS)
-    )
+    return (path / FILE).is_file() and not holds_model(path)
 
 
 def base_model_of(path: str | Path) -> str:

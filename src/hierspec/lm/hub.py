@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import time
+from pathlib import Path
 from queue import Empty, SimpleQueue
 from threading import Thread
 
@@ -26,7 +27,7 @@ def local_files_only(ref: str) -> bool:
     Raises:
         HierspecError: the hub does not answer, and the model is not in the cache.
     """
-    from huggingface_hub import constants, snapshot_download
+    from huggingface_hub import constants
 
     if constants.HF_HUB_OFFLINE or expand_user(ref).is_dir():
         return False
@@ -34,13 +35,27 @@ def local_files_only(ref: str) -> bool:
     if reason is None:
         return False
     try:
-        snapshot_download(ref, local_files_only=True)
+        fetch(ref, local_files_only=True)
     except Exception as error:  # not in the cache, or no id at all
         raise HierspecError(
             f"{ref!r} is not in the local cache, and {constants.ENDPOINT} cannot be reached "
             f"({reason}){what_it_may_be(ref)}; HF_HUB_OFFLINE=1 looks in the cache alone"
         ) from error
     return True
+
+
+def fetch(ref: str, *, local_files_only: bool) -> Path:
+    """Return the folder with the files of a model that are read, fetched where they are missing."""
+    from huggingface_hub import snapshot_download
+
+    return Path(
+        snapshot_download(
+            ref,
+            allow_patterns=["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"],
+            ignore_patterns=["*/*", "consolidated*"],  # other models, and weights a second time
+            local_files_only=local_files_only,
+        )
+    )
 
 
 def _why_no_answer() -> str | None:

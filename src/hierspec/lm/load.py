@@ -20,7 +20,7 @@ from hierspec.utils.plugins import load_entry_point
 from .adapters import is_adapter, load_adapted, plain_model
 from .backend import Backend
 from .dtypes import default_dtype
-from .hub import local_files_only, what_it_may_be
+from .hub import fetch, local_files_only, what_it_may_be
 from .weights import (
     Checkpoint,
     StoredSource,
@@ -238,24 +238,19 @@ def _llama_backend(
 
 def _from_hub(ref: str, dtype: torch.dtype | None, device: torch.device, backend: str) -> Backend:
     validate_reference(ref)
-    from huggingface_hub import snapshot_download
-
-    patterns = ["*.json", "*.safetensors", "*.model", "*.txt", "*.jinja"]
-    others = ["*/*", "consolidated*"]  # further models, and the same weights in another form
     cached = local_files_only(ref)
     try:
-        folder = snapshot_download(
-            ref, allow_patterns=patterns, ignore_patterns=others, local_files_only=cached
-        )
+        folder = fetch(ref, local_files_only=cached)
     except Exception as error:
         raise HierspecError(
             f"{ref!r} is neither a directory nor a model that can be fetched "
             f"({type(error).__name__}: {first_line(error)}){what_it_may_be(ref)}"
         ) from error
-    if not any(Path(folder).glob("*.safetensors")):
+    if not any(folder.glob("*.safetensors")):
         raise HierspecError(
-            f"{ref!r} has no weights in safetensors, and only those are read: load it with "
-            "transformers once, save_pretrained it into a folder, and give that"
+            f"{ref!r} has no safetensors on the hub, or offline none in the local cache, and only "
+            "those are read: load it with transformers once, save_pretrained it into a folder, and "
+            "give that"
         )
     model = _from_source(from_directory(folder), dtype, device, backend)
     model.name = ref

@@ -129,6 +129,12 @@ class Checkpoint:
             raise _damaged(file, error) from None
 
 
+def holds_model(path: Path) -> bool:
+    """Return whether a folder has a configuration and weights, whatever their format."""
+    names = (SINGLE_FILE, INDEX_FILE, "pytorch_model.bin", "pytorch_model.bin.index.json")
+    return (path / "config.json").is_file() and any((path / name).is_file() for name in names)
+
+
 def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Checkpoint:
     """Open a Hugging Face model directory with safetensors; weights are only listed, not read.
 
@@ -136,7 +142,8 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
         HierspecError: a file is missing or damaged; the message says which and what to do.
     """
     path = Path(path)
-    if (path / "adapter_config.json").is_file() and not (path / "config.json").is_file():
+    has_adapter = (path / "adapter_config.json").is_file()
+    if has_adapter and not holds_model(path):
         raise HierspecError(
             f"{path} holds an adapter (LoRA), not a model: merge it into its base with peft's "
             "merge_and_unload, and give the folder that save_pretrained writes then"
@@ -144,7 +151,7 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     if not (path / "config.json").is_file():
         raise HierspecError(f"{path} holds no config.json: give the folder of a saved model")
     weights = any((path / f"adapter_model.{form}").is_file() for form in ("safetensors", "bin"))
-    if weights and (path / "adapter_config.json").is_file():
+    if weights and has_adapter:
         raise HierspecError(
             f"{path} holds a model and an adapter for it: merge them with peft's merge_and_unload, "
             "or move one of them into a folder of its own"
@@ -153,9 +160,10 @@ def from_directory(path: str | Path, tokenizer_path: Path | None = None) -> Chec
     if tokenizer_path is None and (path / "tokenizer.json").is_file():
         tokenizer_path = path
     files = locate(path)
-    if shared := config.tie_word_embeddings and HEAD in files and EMBEDDING not in files:
+    is_shared = HEAD in files and EMBEDDING not in files
+    if is_shared := is_shared and getattr(config, "tie_word_embeddings", False):
         files[EMBEDDING] = files.pop(HEAD)
-    return Checkpoint(path, path.name, config, files, tokenizer_path, bool(shared))
+    return Checkpoint(path, path.name, config, files, tokenizer_path, is_shared)
 
 
 def read_config(path: Path) -> Any:

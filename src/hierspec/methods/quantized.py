@@ -18,7 +18,6 @@ from hierspec.config.levels import Capabilities, LevelConfig, OwnPreset, TargetI
 from hierspec.config.methods import register_level
 from hierspec.config.schema import TargetConfig
 from hierspec.errors import HierspecError
-from hierspec.utils import machine
 from hierspec.utils.schema import Boolean, Expected, checked_dataclass
 from hierspec.zoo import registry
 
@@ -111,14 +110,14 @@ class QuantizedConfig(LevelConfig):
 
     @classmethod
     def names_for_auto(cls, target: TargetConfig) -> Sequence[str]:
-        from hierspec.config.checkpoints import can_be_copied, kernels_take
+        from hierspec.config.checkpoints import can_be_copied, device_of, kernels_take
         from hierspec.lm.native import library
 
         model = target.model
         try:
             if not can_be_copied(target):
                 return ()
-            on_cpu = machine.device(target.device).type == "cpu"
+            on_cpu = device_of(target).type == "cpu"
         except HierspecError:
             return ()  # no such model, or no such device: loading it will raise
         copies = [4, 8]

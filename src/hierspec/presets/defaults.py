@@ -132,7 +132,7 @@ def default_hierarchy(target: TargetConfig, drafts: Sequence[str] = ()) -> Hiera
 
     Args:
         drafts: draft models, smallest first, for the preset ``hierarchy``. Without any, a target of
-            the shipped family runs this preset with its own drafts, and any other target
+            the shipped family runs this preset with the smaller ones of it, and any other target
             :func:`best_unmeasured`. A list that names a method, such as ``suffix``, is read as in
             ``Hierarchy(drafts=[...])``.
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from hierspec.config import methods
 from hierspec.config.build import LevelModels
-from hierspec.config.checkpoints import Loaded
+from hierspec.config.checkpoints import Loaded, device_of
 from hierspec.config.drafts import to_level
 from hierspec.config.in_memory import ModelInMemory
 from hierspec.config.levels import LevelConfig
@@ -20,7 +20,6 @@ from hierspec.core.windows import FixedWindow, WatchingWindow, Window
 from hierspec.drafters.base import LookUp
 from hierspec.errors import HierspecError
 from hierspec.lm.encoder_decoder import validate_decoder_only
-from hierspec.utils import machine
 from hierspec.utils.schema import json_object
 from hierspec.utils.validation import is_number
 from hierspec.zoo import registry
@@ -141,7 +140,7 @@ def choose_candidates(target: TargetConfig, names: Sequence[str]) -> list[Candid
         defaults = [c for c in defaults if c.level.method != "draft_model"]
     copies = [c for c in defaults if c.level.capabilities.cost > 2]  # of the whole target
     candidates = [*(c for c in defaults if c not in copies), *parsed, *copies]
-    if machine.device("auto").type == "cpu" or any(c.makes_several for c in candidates):
+    if device_of(target).type == "cpu" or any(c.makes_several for c in candidates):
         return candidates
     for place, candidate in enumerate(candidates, start=1):
         if candidate.level.capabilities.trees and candidate.makes_one:

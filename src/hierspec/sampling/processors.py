@@ -11,7 +11,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -78,17 +78,28 @@ class RowProcessor:
         return repr(self.processor)
 
 
+def _own_name(processor: RowFunction) -> str:
+    """Return the name of a processor's class where it is one of transformers; else nothing."""
+    kind = type(processor.processor if isinstance(processor, RowProcessor) else processor)
+    return kind.__name__ if kind.__module__ == _MODULE else ""
+
+
 def is_temperature(processor: RowFunction) -> bool:
     """Return whether a processor is the one by which transformers applies a temperature."""
-    if isinstance(processor, RowProcessor):
-        processor = processor.processor
-    kind = type(processor)
-    return kind.__module__ == _MODULE and kind.__name__ == "TemperatureLogitsWarper"
+    return _own_name(processor) == "TemperatureLogitsWarper"
+
+
+def takes_any_text(processor: RowFunction) -> bool:
+    """Return whether a processor is known to fail after no text."""
+    return _own_name(processor) in _ROW_BY_ROW
 
 
 def validate_processors(processors: Sequence[Any]) -> None:
     """Refuse, by name, those of transformers that depend on more than a row's ids and scores."""
     for processor in processors:
+        if isinstance(processor, list):  # transformers' own, which applies one after another
+            validate_processors(cast("list[Any]", processor))
+            continue
         kind = type(processor)
         if kind.__module__ == _MODULE and kind.__name__ not in _ROW_BY_ROW | _BY_ROW_INDEX:
             is_watermark = kind.__name__ == "SynthIDTextWatermarkLogitsProcessor"

@@ -37,9 +37,9 @@ from hierspec.core.windows import Signal
 from hierspec.errors import HierspecError
 from hierspec.utils.reads import Read, Reads, sent
 
+from . import processors as processors_of
 from .parameters import SamplingParams
 from .penalties import History, penalise
-from .processors import is_temperature
 from .sampler import NoDistributionError, Sampler, signal_of
 
 
@@ -131,16 +131,18 @@ class ScoreRows:
     @torch.no_grad()
     def _process(self, scores: torch.Tensor) -> None:
         tokens, width = self.context.tokens(), scores.shape[1]
-        if not self.end_ids.isdisjoint(tokens[self.prompt_length : self.start]):
+        takes_any_text = all(map(processors_of.takes_any_text, self.params.logits_processors))
+        ended = not self.end_ids.isdisjoint(tokens[self.prompt_length : self.start])
+        if ended and not takes_any_text:
             return
         ids = torch.tensor([tokens], device=scores.device)
         processors = self.params.logits_processors
         if self.temperature is not None:  # the level's own, in place of the request's
-            processors = tuple(one for one in processors if not is_temperature(one))
+            processors = tuple(one for one in processors if not processors_of.is_temperature(one))
         for row in range(self.num_rows):
             # A processor may know no text that goes on after its end, or after a token that it
             # has forbidden. Nobody reads such rows: what is before ends the text, or is rejected.
-            if row:
+            if row and not takes_any_text:
                 last = tokens[self.start + row - 1]
                 if last in self.end_ids or last >= width or scores[row - 1, last] == -math.inf:
                     return

@@ -6,6 +6,7 @@ import hashlib
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from hierspec.lm.hub import fetch
 from hierspec.utils.files import expand_user
 
 from . import registry
@@ -76,9 +77,8 @@ def _local_path(name: str) -> Path | None:
         return entry.files() if entry else None
     if (path := expand_user(name)).exists():
         return path
-    from huggingface_hub import snapshot_download
-
     try:
-        return Path(snapshot_download(name, local_files_only=True))
+        folder = fetch(name, local_files_only=True)
     except Exception:  # not a hub id, or not in the local cache
         return None
+    return folder if any(folder.glob("*.safetensors")) else None  # or it is there in part

@@ -6,7 +6,7 @@ import contextlib
 import time
 import warnings
 from collections.abc import Callable, Iterable, Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import typer
 from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
@@ -38,17 +38,20 @@ def say(console: Console, text: str) -> None:
 
 @contextlib.contextmanager
 def warnings_as_notes(console: Console) -> Iterator[None]:
-    """Print hierspec's warnings as notes; leave those of other libraries unchanged."""
-    with warnings.catch_warnings(record=True) as caught:
+    """Print hierspec's warnings as notes, each text once; show those of other libraries as ever."""
+    shown: set[str] = set()
+
+    def show(message: Warning | str, category: type[Warning], *where: Any, **more: Any) -> None:
+        if not issubclass(category, HierspecWarning):
+            show_others(message, category, *where, **more)
+        elif str(message) not in shown:
+            shown.add(str(message))
+            console.print(f"hierspec: note: {message}", soft_wrap=True, highlight=False)
+
+    with warnings.catch_warnings():
         warnings.simplefilter("always", HierspecWarning)
+        show_others, warnings.showwarning = warnings.showwarning, show
         yield
-    for warning in caught:
-        if issubclass(warning.category, HierspecWarning):
-            console.print(f"hierspec: note: {warning.message}", soft_wrap=True, highlight=False)
-        else:
-            warnings.warn_explicit(
-                warning.message, warning.category, warning.filename, warning.lineno
-            )
 
 
 @contextlib.contextmanager
