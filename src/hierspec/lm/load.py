@@ -64,18 +64,18 @@ def load(
     if dtype is not None and dtype not in DTYPES:
         names = ", ".join(str(valid).removeprefix("torch.") for valid in DTYPES)
         raise HierspecError(f"dtype must be one of the floating-point types {names}; got {dtype}")
-    device = machine.device(str(device))
+    place: torch.device = machine.device(str(device))
     if not isinstance(ref_or_source, str | Path):
-        return _from_source(ref_or_source, dtype, device, backend)
+        return _from_source(ref_or_source, dtype, place, backend)
     ref = str(ref_or_source)
     path = expand_user(ref)
     if not path.is_dir():
-        return _from_hub(ref, dtype, device, backend)
+        return _from_hub(ref, dtype, place, backend)
     if is_adapter(path):
         with quiet_transformers():
             adapted = plain_model(load_adapted(path, dtype or "auto"))
-        return wrap(_placed(adapted, dtype, device), path.name, backend)
-    return _from_source(from_directory(path), dtype, device, backend)
+        return wrap(_placed(adapted, dtype, place), path.name, backend)
+    return _from_source(from_directory(path), dtype, place, backend)
 
 
 def wrap(model: Any, name: str, backend: str = "auto", free_model: bool = False) -> Backend:
