@@ -10,9 +10,10 @@ from typing import Any
 import common
 from paper_evidence.computed import markdown_table
 
+from hierspec.utils.schema import validate
 from hierspec_lab.papers import MEASURED
 from hierspec_lab.papers.drawing import draw
-from hierspec_lab.papers.tables import Curve, Figure, Grid
+from hierspec_lab.papers.tables import Figure
 
 _HALVING = ("p1-models",)  # what profiles on half of its prompts; files count the other half
 FOLDER = common.ROOT / "docs" / "papers"
@@ -42,7 +43,7 @@ def draw_figures() -> None:
     (FOLDER / "pictures").mkdir(exist_ok=True)
     for name, data in _reproductions().items():
         for number, figure in enumerate(data["figures"], 1):
-            draw(_figure(figure), FOLDER / _picture(name, number))
+            draw(validate(Figure, figure, "a figure"), FOLDER / _picture(name, number))
 
 
 @cache
@@ -108,23 +109,3 @@ def _plainly(value: Any) -> str:
     if isinstance(value, float):
         return f"{value:.3g}" if abs(value) < 1000 else f"{value:.0f}"
     return ", ".join(map(str, value)) if isinstance(value, list) else str(value)
-
-
-def _figure(data: dict[str, Any]) -> Figure:
-    """Read a figure as :meth:`hierspec_lab.papers.tables.Figure.to_dict` wrote it."""
-    grid = data.get("grid")
-    return Figure(
-        data["name"],
-        data["caption"],
-        data["x"],
-        data["y"],
-        tuple(
-            Curve(c["label"], tuple(c["x"]), tuple(c["y"]), c["kind"], tuple(c.get("spread", ())))
-            for c in data.get("curves", ())
-        ),
-        grid
-        and Grid(
-            tuple(grid["rows"]), tuple(grid["columns"]), tuple(tuple(r) for r in grid["values"])
-        ),
-        tuple(data["notes"]),
-    )

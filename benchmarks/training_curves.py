@@ -149,7 +149,7 @@ def main() -> None:
     if args.add:
         name, file, key = args.add
         report = json.loads(Path(file).read_text())
-        # Of an exit's head, ``tv@10``; of a sibling, ``2x192_tv``.
+        # Of an exit's head, ``tv@10``; of a sibling, ``tv`` (that shipped: ``2x192_tv``).
         if measured := measured_lines(report):
             held_out, found = measured[-1], measured_points(measured, key)
         else:

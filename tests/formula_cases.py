@@ -1,19 +1,8 @@
-"""P1's planning problems, and random ones."""
+"""Random problems for P1's formula."""
 
 import numpy as np
 
 from hierspec.planner.estimates import Estimates, ideal
-
-COSTS_1 = [1e-5, 0.003, 0.01, 0.25, 4, 33]  # P1 Appendix B.3, Tables 6 and 7
-RATES_1 = [[0.75, 0.5, 0.25, 0, 0], [0.75, 0.5, 0.25, 0.05], [0.75, 0.5, 0.3], [0.75, 0.55], [0.8]]
-COSTS_2 = [5e-5, 2e-4, 0.05, 2, 8, 33]
-RATES_2 = [
-    [0.525, 0.125, 0, 0, 0], [0.6, 0.275, 0.025, 0], [0.675, 0.425, 0.225], [0.75, 0.55], [0.8],
-]  # fmt: skip
-
-
-def square(rates):
-    return [[None] * (i + 1) + row for i, row in enumerate(rates)]
 
 
 def random_problem(random, models=None, top=3, measured=False, gaps=False):

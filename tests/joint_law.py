@@ -11,6 +11,8 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from scipy.stats import chi2
+
 from hierspec.api import Hierarchy
 from hierspec.core.context import Context
 from hierspec.errors import HierspecError
@@ -89,9 +91,7 @@ def chi_square(
 ) -> ChiSquare:
     """Test counts against a law; cells expected less than ``min_expected`` times are pooled.
 
-    The log p-value comes from the Wilson–Hilferty cube-root normal approximation (1931), good to
-    a few per cent of log p for ten degrees of freedom and more. Outcomes of probability 0 that
-    occurred give log10 p = −inf.
+    Outcomes of probability 0 that occurred give log10 p = −inf.
     """
     total = sum(counts.values())
     if any(law.get(tokens, 0.0) <= 0.0 for tokens in counts):
@@ -112,13 +112,5 @@ def chi_square(
     degrees = cells - 1
     if degrees < 1:
         raise HierspecError(f"too few cells are expected {min_expected:g} times: take more samples")
-    spread = 2.0 / (9.0 * degrees)
-    z = ((statistic / degrees) ** (1 / 3) - (1 - spread)) / math.sqrt(spread)
-    return ChiSquare(statistic, degrees, _log10_upper_tail(z))
-
-
-def _log10_upper_tail(z: float) -> float:
-    """Compute log10 P(N(0, 1) > z), also where the probability underflows."""
-    if z < 30.0:
-        return math.log10(max(0.5 * math.erfc(z / math.sqrt(2.0)), 1e-300))
-    return (-z * z / 2 - math.log(z * math.sqrt(2 * math.pi))) / math.log(10)
+    log_p = float(chi2.logsf(statistic, degrees))
+    return ChiSquare(statistic, degrees, log_p / math.log(10))

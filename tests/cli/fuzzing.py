@@ -1,7 +1,7 @@
 """Random command lines and hierarchy files, and what must hold of each: one true line, no bug.
 
 Models are tiny, and what would measure or train for minutes is stopped where it begins: all that
-stands before it is what users get wrong. Used by ``test_fuzz.py`` and ``benchmarks/fuzz.py``.
+stands before it is what users get wrong.
 """
 
 from __future__ import annotations

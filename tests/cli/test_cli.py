@@ -282,21 +282,6 @@ def test_a_vocabulary_in_doubt_is_a_note(capsys, tmp_path):
     assert "scores 96 tokens" in err
 
 
-def test_a_corrupt_weight_file_is_named(capsys, tmp_path):
-    from tiny_models import save_tiny
-
-    folder = save_tiny("llama", tmp_path / "model")
-    weights = folder / "model.safetensors"
-    weights.write_bytes(weights.read_bytes()[:1000])
-    capsys.readouterr()  # transformers' own progress bars
-    status, _, err = hierspec(
-        capsys, "generate", "--ids", "5", "--target", str(folder), "--hierarchy", "autoregressive"
-    )
-    assert status == 2
-    assert "model.safetensors" in err
-    assert err.count("\n") == 1
-
-
 @pytest.mark.parametrize(
     ("name", "content"),
     [
@@ -338,15 +323,6 @@ def test_ids_outside_the_vocabulary_are_refused_before_any_is_answered(capsys, t
         f"hierspec: error: {file}, line 3: the prompt has token 96, outside the target's "
         "vocabulary of 96\n"
     )
-
-
-def test_files_nested_without_end_are_refused(capsys, tmp_path):
-    file = tmp_path / "deep.json"
-    file.write_text('{"a":' * 100_000)
-    for argv in (["generate", "x", "--hierarchy", str(file)], ["certify", str(file)]):
-        status, _, err = hierspec(capsys, *argv)
-        assert status == 2
-        assert "deep.json: nested too deeply" in err
 
 
 @pytest.mark.parametrize(
@@ -398,21 +374,6 @@ def test_what_the_machine_refuses_is_one_line(capsys, monkeypatch, error, line):
     assert err.count("\n") == 1
 
 
-def test_recurrent_models_are_refused_by_name(capsys, tmp_path):
-    from transformers import MambaConfig, MambaForCausalLM
-
-    config = MambaConfig(vocab_size=50, hidden_size=16, num_hidden_layers=1, state_size=4)
-    MambaForCausalLM(config).save_pretrained(tmp_path / "mamba")
-    capsys.readouterr()
-    status, _, err = hierspec(
-        capsys, "generate", "x", "--target", str(tmp_path / "mamba"),
-        "--hierarchy", "autoregressive",
-    )  # fmt: skip
-    assert status == 2
-    assert "mamba" in err.lower()
-    assert err.count("\n") == 1
-
-
 def test_different_tokenizers_are_refused_naming_both(capsys, tmp_path):
     from tiny_models import save_tiny
     from tokenizers import Tokenizer, models
@@ -429,11 +390,6 @@ def test_different_tokenizers_are_refused_naming_both(capsys, tmp_path):
     assert status == 2
     assert "zoo:tiny-draft" in err
     assert "stranger" in err
-
-
-def test_debug_shows_the_traceback():
-    with pytest.raises(ValueError, match="there are"):
-        run(["generate", "x", "--hierarchy", "turbo", "--debug"])
 
 
 def test_help_is_there_without_loading_torch():

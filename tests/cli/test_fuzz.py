@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 from fuzzing import Playground, command_lines, hierarchies
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+COUNT = int(os.environ.get("HIERSPEC_FUZZ", "30"))  # any other number: new ones each time
 LIMITS = settings(
-    max_examples=30,
+    max_examples=COUNT,
     deadline=None,
-    derandomize=True,
+    derandomize=COUNT == 30,
     database=None,
     suppress_health_check=list(HealthCheck),
 )

@@ -205,10 +205,11 @@ def test_a_full_disk_under_standard_output(unbuffered):
 
 @pytest.mark.parametrize("name", ["deep.json", "deeper.json", "deep.toml", "long.json"])
 def test_nested_too_deeply(capsys, play, name):
-    status, _, err = hierspec(capsys, "generate", "x", "--hierarchy", play.folder / name)
-    assert (status, len(err.splitlines())) == (2, 1)
-    assert "nested too deeply" in err or "not valid" in err
-    assert "recursion" not in err
+    for command in (["generate", "x", "--hierarchy"], ["certify"]):
+        status, _, err = hierspec(capsys, *command, play.folder / name)
+        assert (status, len(err.splitlines())) == (2, 1)
+        assert "nested too deeply" in err or "not valid" in err
+        assert "recursion" not in err
 
 
 @pytest.mark.parametrize("key", ["num_speculative_tokens", "prompt_lookup_max"])

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 from hierspec.config.schema import TargetConfig
 from hierspec_lab.bench.methods.base import Run
-from hierspec_lab.bench.methods.ours import BenchModels, HierarchyMethod
+from hierspec_lab.bench.methods.ours import BenchModels
 
 
 class FakeMethod:
@@ -33,16 +31,6 @@ class FakeBatchMethod(FakeMethod):
 def fixed(prompt, request):
     """Writes 0, 1, 2, …"""
     return range(request.max_new_tokens)
-
-
-class Steady(HierarchyMethod):
-    """Takes as many seconds as it has tokens to draft, so that tuning always finds the same."""
-
-    def run(self, prompt, request, tracer=None):
-        run = super().run(prompt, request, tracer)
-        return dataclasses.replace(
-            run, seconds=self.configuration["levels"][0]["num_speculative_tokens"]
-        )
 
 
 class SmallModels(BenchModels):

@@ -1,6 +1,7 @@
 """Files that are there as a whole or not at all, refusals before work, and bounds on threads."""
 
 import os
+import stat
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,24 @@ def test_what_cannot_be_written_says_why(tmp_path):
 
     with pytest.raises(ValueError, match=r"no number$"):
         write_atomically(tmp_path / "x", fails, "text")
+
+
+def test_links_stay_links_and_pipes_pipes(tmp_path):
+    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
+    real.write_text("old")
+    link.symlink_to(real)
+    write_atomically(link, "new", "text")
+    assert link.is_symlink()
+    assert real.read_text() == "new"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    try:
+        write_atomically(pipe, b"through", "text")
+        assert os.read(reader, 100) == b"through"
+    finally:
+        os.close(reader)
+    assert stat.S_ISFIFO(pipe.stat().st_mode)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]
 
 
 @pytest.mark.parametrize("inside", ["x", "new/deep/x"])

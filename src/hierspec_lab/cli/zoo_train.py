@@ -96,7 +96,7 @@ def _train_smollm2(
     tiny: dict[str, int] = {"batch": 4, "max_new_tokens": 8, "own_tokens": 24} if quick else {}
     sibling = dataclasses.replace(settings.sibling, minutes=minutes, seed=seed)
     if quick:
-        sibling = dataclasses.replace(sibling, sizes=((1, 64, 2, 64),), minutes=0.01)
+        sibling = dataclasses.replace(sibling, size=(1, 64, 2, 64), minutes=0.01)
     settings = dataclasses.replace(
         settings,
         sibling=sibling,

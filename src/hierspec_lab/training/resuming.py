@@ -25,7 +25,7 @@ _HASHED = {
     "weights": "the model's weights",
     "vocabulary": "the drafter's vocabulary",
     "answers": "how answers are written",
-    "sibling": "the sibling's sizes or steps",
+    "sibling": "the sibling's size or steps",
     "heads": "the heads' sizes or steps",
     "eagle3": "the network's size or steps",
 }

@@ -1,22 +1,17 @@
-"""What makes a bench fair: turns, warming up, batches, tuning; and files written whole."""
+"""What makes a bench fair: turns, warming up, batches, tuning."""
 
 from __future__ import annotations
 
 import itertools
 import json
-import os
-import stat
 from collections import Counter
 from types import SimpleNamespace
 
 import pytest
-from bench_cases import results
 from fake_methods import FakeBatchMethod, FakeMethod, fixed
 
 from hierspec.config.schema import HierarchyConfig, TargetConfig
 from hierspec.presets.registry import PRESETS
-from hierspec.utils.files import write_atomically
-from hierspec_lab.bench import results as files
 from hierspec_lab.bench.methods import grids
 from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.grids import is_ascending, varied_numbers
@@ -24,9 +19,6 @@ from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.bench.peers import catalogue as peers
 from hierspec_lab.bench.peers import llama_cpp
 from hierspec_lab.bench.prompt_split import choose
-from hierspec_lab.bench.report.page import write as write_page
-from hierspec_lab.bench.report.pictures import draw
-from hierspec_lab.bench.spec_bench import write as write_answers
 from hierspec_lab.bench.tuning import tune
 from hierspec_lab.bench.turns import (
     balanced_rounds,
@@ -299,72 +291,3 @@ def test_early_exits_get_as_many_trials_however_many_there_are(layers, exits, mo
     found = [method.configuration for method in entry.candidates(zoo(), 0.0)]
     assert len({repr(configuration) for configuration in found}) == grids.TRIALS
     assert len({one["generate"]["assistant_early_exit"] for one in found}) == exits
-
-
-# Files.
-
-
-def answers(data, path):
-    class Numbers:
-        def decode(self, ids):
-            return " ".join(map(str, ids))
-
-    for cell in data.cells:
-        cell.methods = cell.methods[:1]
-    return write_answers(data, path.with_name("answers.jsonl"), Numbers())
-
-
-class Stop(KeyboardInterrupt):
-    """One that pytest does not take for its own."""
-
-    def __str__(self):
-        return "now"
-
-
-WRITERS = {
-    "results": lambda data, path: files.write(path, data),
-    "page": lambda data, path: write_page(data, path),
-    "picture": lambda data, path: draw(data, path.parent),
-    "answers": answers,
-}
-
-
-@pytest.mark.parametrize("what", WRITERS)
-def test_an_interrupted_write_leaves_the_old_file(what, tmp_path, monkeypatch):
-    if what in ("page", "picture"):
-        pytest.importorskip("matplotlib", reason="the extra `plot` is not installed")
-    data = results((0.0,))
-    data.cells[0].methods = data.cells[0].methods[:2]
-    WRITERS[what](data, tmp_path / "file")
-    before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    assert before
-    changed = data.model_copy(deep=True)
-    changed.settings.target = "zoo:other"
-    for error, says in ((OSError(28, "No space left"), "cannot write.*No space"), (Stop(), "now")):
-
-        def fails(*args, error=error):
-            raise error
-
-        with monkeypatch.context() as patch:
-            patch.setattr(os, "replace", fails)
-            with pytest.raises((ValueError, Stop), match=says):
-                WRITERS[what](changed, tmp_path / "file")
-        assert {path: path.read_bytes() for path in tmp_path.iterdir()} == before
-
-
-def test_links_stay_links_and_pipes_pipes(tmp_path):
-    real, link, pipe = tmp_path / "real", tmp_path / "link", tmp_path / "pipe"
-    real.write_text("old")
-    link.symlink_to(real)
-    write_atomically(link, "new", "text")
-    assert link.is_symlink()
-    assert real.read_text() == "new"
-    os.mkfifo(pipe)
-    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
-    try:
-        write_atomically(pipe, b"through", "text")
-        assert os.read(reader, 100) == b"through"
-    finally:
-        os.close(reader)
-    assert stat.S_ISFIFO(pipe.stat().st_mode)
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["link", "pipe", "real"]

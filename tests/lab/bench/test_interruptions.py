@@ -127,12 +127,17 @@ def test_an_interrupted_measurement_goes_on(moment, command, whole, monkeypatch,
     assert cli.run([*command, "-o", str(path)]) == 0
     data = results.read(path)
     assert data.finished is True
+    if kept:
+        before, now = ({m.name: m.tuning for m in d.cells[0].methods} for d in (left, data))
+        assert before["speculative"].trials
+        assert now == before
     for name, runs in runs_of(data).items():
         assert [timed(run) for run in runs[:kept]] == [*map(timed, runs_of(left)[name])]
         assert [run.prompt for run in runs] == [0, 1]
     assert [set(m.summary.to_dict()) for m in data.cells[0].methods] == [
         set(m.summary.to_dict()) for m in whole.cells[0].methods
     ]
+    assert json.loads(path.read_text()) == data.to_dict()
 
 
 def test_before_anything_is_measured(command, monkeypatch, tmp_path, capsys):

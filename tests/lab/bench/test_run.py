@@ -1,9 +1,7 @@
 """A bench that is interrupted, whose methods fail, that runs on batches."""
 
-import json
-
 import pytest
-from fake_methods import FakeMethod, Steady, fixed
+from fake_methods import FakeMethod, fixed
 from tiny_benches import PROMPTS, TOKENS, TUNING, bench, entry, fake_entry, methods_of, shown
 
 from hierspec_lab.bench import results
@@ -12,16 +10,6 @@ from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import HierarchyMethod
 from hierspec_lab.bench.records import BenchSettings
 from hierspec_lab.bench.turns import run_group
-
-
-def outline(data):
-    """A file without what times decide."""
-    timed = {"seconds", "decode_seconds", "ms_per_token", "decode_ms_per_token",
-             "overhead_ms_per_token", "forward_seconds", "verify_seconds", "created",
-             "load_average", "floor", "summary", "trials"}  # fmt: skip
-    if isinstance(data, dict):
-        return {k: outline(v) for k, v in data.items() if k not in timed}
-    return [outline(one) for one in data] if isinstance(data, list) else data
 
 
 def test_a_bench_whose_time_is_over_sums_up_what_it_has(models, tmp_path):
@@ -52,48 +40,6 @@ def test_an_interrupted_bench_is_summed_up(models, tmp_path):
     again.seconds = 0.0
     assert [len(record.runs) for record in methods_of(again.run()).values()] == [2, 2]
     assert results.read(path).finished
-
-
-def test_an_interrupted_bench_goes_on_where_it_was(models, tmp_path):
-    def speculative(given, temperature):
-        return [
-            Steady(method.name, given, **method.configuration)
-            for method in grids.single("speculative", given, "tokenwise")[:2]
-        ]
-
-    def entries(stop_at):
-        calls = iter(range(1000))
-
-        def write(prompt, request):
-            if next(calls) == stop_at:
-                raise KeyboardInterrupt
-            return fixed(prompt, request)
-
-        return [entry("speculative", speculative), fake_entry("fake", write)]
-
-    path, whole_path = tmp_path / "r.json", tmp_path / "whole.json"
-    with pytest.raises(KeyboardInterrupt):
-        bench(models, entries(3), path, temperatures=(0.0, 1.0)).run()  # a warm-up, two rounds
-    first = results.read(path)
-    assert not first.finished
-    kept = methods_of(first)
-    assert [len(record.runs) for record in kept.values()] == [2, 2, 2]
-    assert kept["speculative"].tuning.trials
-    again = bench(models, entries(None), path, temperatures=(0.0, 1.0)).run()
-    after = methods_of(again)
-    assert after["speculative"].tuning == kept["speculative"].tuning
-    checked = {"same_as_plain", "first_difference_gap"}
-    for name, record in kept.items():
-        for before, now in zip(record.runs, after[name].runs, strict=False):
-            same = {k: v for k, v in now.to_dict().items() if k not in checked}
-            assert same == {k: v for k, v in before.to_dict().items() if k not in checked}
-    whole = bench(models, entries(None), whole_path, temperatures=(0.0, 1.0)).run()
-    assert outline(again.to_dict()) == outline(whole.to_dict())
-    assert json.loads(path.read_text()) == again.to_dict()
-    for one, other in zip(again.cells, whole.cells, strict=True):
-        for a, b in zip(one.methods, other.methods, strict=True):
-            assert [r.prompt for r in a.runs] == [r.prompt for r in b.runs]
-            assert set(a.summary.to_dict()) == set(b.summary.to_dict())
 
 
 def test_a_file_without_a_measurement_binds_nobody(tmp_path):

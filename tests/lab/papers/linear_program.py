@@ -7,6 +7,8 @@ plans hundreds of times faster; nothing else uses it.
 from __future__ import annotations
 
 import numpy as np
+from scipy.optimize import linprog
+from scipy.sparse import coo_array
 
 from hierspec.planner.estimates import Chain
 from hierspec_lab.planning.dynamic import Graph
@@ -25,16 +27,7 @@ def solve(graph: Graph) -> tuple[float, Chain]:
     source one unit more: Σ_out f − Σ_in μ f = 1[source] [P1 Definition 3.3, Table 2]. Vertices are
     the target (0), the states (i, t), and the lossy loops (i, L), which absorb what arrives. Unlike
     in P1 a level may be handed more than it asks for, and the target may decode plainly.
-
-    Raises:
-        ImportError: scipy is missing.
     """
-    try:
-        from scipy.optimize import linprog
-        from scipy.sparse import coo_array
-    except ImportError as error:
-        raise ImportError("the linear program needs scipy: pip install 'hierspec[plan]'") from error
-
     start, end, multiplier, cost = _edges(graph)
     edge = np.arange(len(start))
     vertices = int(end.max()) + 1

@@ -1,8 +1,7 @@
-"""P1's examples and linear program, P2's orders: the product's search and exact model agree."""
+"""P1's linear program, P2's orders: the product's search and exact model agree."""
 
 from __future__ import annotations
 
-import builtins
 import itertools
 
 import numpy as np
@@ -10,9 +9,8 @@ import pytest
 from formula_cases import random_problem
 from linear_program import solve
 
-from hierspec.planner.estimates import Chain, Estimates, ideal
+from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import latency
-from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_lab.papers.p2.formula import (
     compare_orders,
     expected_tokens,
@@ -27,50 +25,6 @@ from hierspec_lab.planning.dynamic import build_graph, rank_chains
 # P1
 
 
-@pytest.mark.parametrize(
-    ("inputs", "expected"),
-    [
-        ((FIRST_COSTS, TABLE_6), (33.0, 14.3659, 11.2106, 10.6565, 10.6345, 10.6171)),
-        ((SECOND_COSTS, TABLE_7), (33.0, 19.3089, 17.1050, 15.5837, 15.5202, 15.5201)),
-    ],
-)
-def test_best_latencies_of_the_examples(inputs, expected):
-    costs, rates = inputs
-    for models, value in enumerate(expected, 1):
-        estimates = example(costs, rates, models)
-        best, chain = rank_chains(build_graph(estimates))[0]
-        assert round(best, 4) == value
-        assert corollary(estimates, chain).ms_per_token == pytest.approx(best, rel=1e-14)
-
-
-def test_exact_model_of_the_first_example():
-    estimates = example(FIRST_COSTS, TABLE_6, 3)
-    assert round(latency(estimates, Chain((0, 1, 2), (4, 8))).ms_per_token, 4) == 10.7911
-
-
-def test_memory_changes_the_answer():
-    """The middle model is worth having, and does not fit."""
-    estimates = example(FIRST_COSTS, TABLE_6, 3)
-    sizes = {"M4": 1, "M5": 10, "M6": 100}
-    weighed = Estimates(
-        estimates.names,
-        estimates.survival,
-        estimates.draft_ms,
-        estimates.verify_ms,
-        estimates.plain_ms,
-        15,
-        estimates.names,
-        sizes,
-    )
-    table = build_graph(weighed)
-    assert rank_chains(table, memory=111)[0][1].models == (0, 1, 2)
-    assert rank_chains(table, memory=110)[0][1].models == (1, 2)
-    assert rank_chains(table, memory=109)[0][1].models == (0, 2)
-    assert [chain for _, chain in rank_chains(table, memory=100)] == [Chain((2,))]
-    with pytest.raises(ValueError, match="the target alone needs 100 bytes"):
-        rank_chains(table, memory=99)
-
-
 @pytest.mark.parametrize("seed", range(100))
 def test_the_linear_program_is_the_search(seed):
     random = np.random.default_rng(seed)
@@ -83,20 +37,6 @@ def test_the_linear_program_is_the_search(seed):
 
 def test_a_target_alone_is_its_own_chain():
     assert solve(build_graph(ideal([33.0], [[0]]))) == (33.0, Chain((0,)))
-
-
-def test_a_missing_scipy_names_the_extra(monkeypatch):
-    real = builtins.__import__
-
-    def without(name, *args, **kwargs):
-        if name.startswith("scipy"):
-            raise ImportError(name)
-        return real(name, *args, **kwargs)
-
-    table = build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]]))
-    monkeypatch.setattr(builtins, "__import__", without)
-    with pytest.raises(ImportError, match=r"pip install 'hierspec\[plan\]'"):
-        solve(table)
 
 
 # P2

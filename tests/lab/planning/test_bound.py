@@ -7,7 +7,6 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from formula_cases import COSTS_1, COSTS_2, RATES_1, RATES_2, square
 from planner_cases import (
     every_chain,
     random_chain,
@@ -20,6 +19,7 @@ from planner_cases import (
 from hierspec.planner.estimates import Chain, ideal
 from hierspec.planner.latency import PriceCache, latency
 from hierspec.planner.search import ALL_VARIATIONS
+from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_lab.planning.bound import lower_bound
 from hierspec_lab.planning.concatenations import concatenations
 from hierspec_lab.planning.search import plan
@@ -41,7 +41,7 @@ def test_orders_at_once_cost_what_each_costs(seed):
 
 
 def test_the_bound_of_the_second_example():
-    estimates = ideal(COSTS_2, square(RATES_2))
+    estimates = example(SECOND_COSTS, TABLE_7, 6)
     assert lower_bound(estimates, usable=(3, 4)).ms == pytest.approx(15.884, abs=5e-4)
 
 
@@ -89,7 +89,9 @@ def test_one_draft_attains_its_bound():
 
 @pytest.mark.parametrize("latency_model", ["exact", "corollary"])
 def test_limits_are_kept(latency_model):
-    estimates = ideal(COSTS_1, square(RATES_1), max_budget=7, memory=[1, 2, 4, 8, 16, 32])
+    known = example(FIRST_COSTS, TABLE_6, 6)
+    sizes = dict(zip(known.names, (1, 2, 4, 8, 16, 32), strict=True))
+    estimates = replace(known, max_budget=7, owners=known.names, memory=sizes)
     free, few, small, one = (
         plan(estimates, latency_model=latency_model, top=8, **limits)
         for limits in ({}, {"max_models": 3}, {"memory": 45}, {"max_models": 1})
@@ -143,7 +145,7 @@ def test_plain_decoding_attains_its_bound():
 
 
 def test_what_makes_several_drafts_is_in_no_order():
-    rates = square(RATES_2)
-    estimates = replace(ideal(COSTS_2, rates), multi_drafters=frozenset({1}))
+    known = example(SECOND_COSTS, TABLE_7, 6)
+    estimates = replace(known, multi_drafters=frozenset({1}))
     used = {i for _, chain in concatenations(estimates, range(5)) for i in chain.models}
     assert used == {0, 2, 3, 4, 5}

@@ -249,3 +249,6 @@ def test_mistakes_of_a_search():
         build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]], max_budget=0))
     with pytest.raises(ValueError, match="counts the target"):
         rank_chains(build_graph(ideal([1.0, 33.0], [[0, 0.5], [0, 0]])), max_models=0)
+    known = ideal([1.0, 33.0], [[0, 0.5], [0, 0]], memory=[1, 10])
+    with pytest.raises(ValueError, match="the target alone needs 10 bytes"):
+        rank_chains(build_graph(known), memory=9)

@@ -6,26 +6,25 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from formula_cases import COSTS_1, COSTS_2, RATES_1, RATES_2, random_problem, square
+from formula_cases import random_problem
 
 from hierspec.planner import search
 from hierspec.planner.estimates import ideal
+from hierspec_lab.papers.p1.tables import FIRST_COSTS, SECOND_COSTS, TABLE_6, TABLE_7, example
 from hierspec_lab.planning.search import plan
 
 
 @pytest.mark.parametrize(
     ("costs", "rates", "latencies"),
     [
-        (COSTS_1, RATES_1, [14.3659, 11.2106, 10.6565, 10.6345, 10.6171]),
-        (COSTS_2, RATES_2, [19.3089, 17.1050, 15.5837, 15.5202, 15.5201]),
+        (FIRST_COSTS, TABLE_6, [14.3659, 11.2106, 10.6565, 10.6345, 10.6171]),
+        (SECOND_COSTS, TABLE_7, [19.3089, 17.1050, 15.5837, 15.5202, 15.5201]),
     ],
 )
 def test_the_papers_examples(costs, rates, latencies):
     """By P1's formula with the 2..6 largest models (MATH §4); the exact model is never above."""
-    rows = square(rates)
     for count, expected in zip(range(2, 7), latencies, strict=True):
-        first = 6 - count
-        estimates = ideal(costs[first:], [row[first:] for row in rows[first:]])
+        estimates = example(costs, rates, count)
         answer = plan(estimates, latency_model="corollary")
         assert answer.best.ms == pytest.approx(expected, abs=5e-5)
         exact = plan(estimates)

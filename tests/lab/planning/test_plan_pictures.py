@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import importlib
 import importlib.util
 import json
 import re
@@ -26,7 +25,6 @@ from hierspec_lab.planning.maps import (
 )
 from hierspec_lab.planning.pictures import draw_plan
 from hierspec_lab.planning.plans import BoundedPlan
-from hierspec_lab.plotting import figures
 
 pytestmark = pytest.mark.usefixtures("matplotlib")
 COSTS = (0.1, 2.0, 20.0)
@@ -87,28 +85,6 @@ def test_the_ending_says_the_format(tmp_path):
     with pytest.raises(ValueError, match=re.escape(".svg or .png")):
         draw_plan(plan(), tmp_path / "plan.jpg")
     assert not (tmp_path / "plan.jpg").exists()
-
-
-def test_a_picture_is_the_same_file_each_time(tmp_path):
-    for name in ("a.svg", "b.svg"):
-        draw_plan(plan(), tmp_path / name)
-    assert (tmp_path / "a.svg").read_bytes() == (tmp_path / "b.svg").read_bytes()
-
-
-def test_drawing_changes_no_global_setting(tmp_path):
-    matplotlib = importlib.import_module("matplotlib")
-    before = dict(matplotlib.rcParams)
-    draw_plan(plan(), tmp_path / "plan.svg")
-    assert dict(matplotlib.rcParams) == before
-
-
-def test_a_missing_extra_says_how_to_install_it(tmp_path, monkeypatch):
-    def missing(name, *args):
-        raise ImportError(name)
-
-    monkeypatch.setattr(figures.importlib, "import_module", missing)
-    with pytest.raises(ValueError, match=re.escape("pip install 'hierspec[plot]'")):
-        draw_plan(plan(), tmp_path / "plan.svg")
 
 
 def test_importing_the_pictures_does_not_import_matplotlib(monkeypatch):

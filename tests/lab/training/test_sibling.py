@@ -24,9 +24,7 @@ from hierspec_lab.training.smollm2.sibling import SiblingSettings
 from hierspec_lab.training.store import FeatureStore
 from hierspec_lab.training.texts import TrainingText
 
-SETTINGS = SiblingSettings(
-    sizes=((1, 16, 2, 16), (2, 8, 1, 16)), vocabulary=64, minutes=0.02, batch=256
-)
+SETTINGS = SiblingSettings(size=(1, 16, 2, 16), vocabulary=64, minutes=0.02, batch=256)
 
 
 @pytest.fixture(scope="module")
@@ -58,11 +56,10 @@ def trained(model: Path, conversations: Path, tmp_path_factory) -> tuple[Path, d
     return out, training.train(str(model), SETTINGS, out, [conversations])
 
 
-def test_the_size_that_ships_is_the_one_worth_most(trained) -> None:
+def test_its_file_says_how_well_it_drafts(trained) -> None:
     folder, info = trained
     assert sibling.read_description(folder) == json.loads(json.dumps(info))
-    assert set(info["sizes"]) == {"1x16", "2x8"}
-    assert info["size"] == max(info["sizes"], key=lambda name: info["sizes"][name]["speedup"])
+    assert info["size"] == "1x16"
     assert info["settings"]["other_rate"] == SETTINGS.adamw_rate  # the key of old files
     figures = info["figures"]
     assert set(figures) == {"all", "chat", "code"}
@@ -70,9 +67,6 @@ def test_the_size_that_ships_is_the_one_worth_most(trained) -> None:
     for one in figures.values():
         assert 0 < one["acceptance"] <= one["known"] <= 1
         assert 1 <= one["tokens_per_call"] <= 6
-    for worth in info["sizes"].values():
-        # One token's draft is at least as good as what is chosen was priced at.
-        assert worth["speedup"] >= (1 + worth["acceptance"]) / (1 + worth["cost"]) - 1e-3
 
 
 def test_it_is_made_of_the_larger_model(model: Path, trained) -> None:
@@ -111,13 +105,10 @@ def test_it_scores_its_part_of_the_vocabulary_alone(trained, backend: str) -> No
 
 
 def test_training_and_engine_compute_the_same(model: Path, trained) -> None:
-    folder, info = trained
-    layers, hidden = (int(n) for n in info["size"].split("x"))
-    number = next(i for i, one in enumerate(SETTINGS.sizes) if one[:2] == (layers, hidden))
-    settings = dataclasses.replace(SETTINGS, sizes=(SETTINGS.sizes[number],))
+    folder, _ = trained
     own = load_file(folder / "model.safetensors")
     ids = own[sibling.VOCABULARY].long()
-    network: Any = training.initial_networks(from_directory(model), settings, ids)[info["size"]]
+    network: Any = training.initial_network(from_directory(model), SETTINGS, ids)
     network.set_tensors(own)
     network.dtype = torch.float32
     for name in ("embedding", "output", "cos", "sin"):
@@ -177,9 +168,8 @@ def test_an_interrupted_training_goes_on(model: Path, conversations: Path, tmp_p
 def test_it_begins_with_the_weights_of_another(
     model: Path, conversations: Path, trained, tmp_path
 ) -> None:
-    folder, info = trained
-    size = next(one for one in SETTINGS.sizes if info["size"] == f"{one[0]}x{one[1]}")
-    settings = dataclasses.replace(SETTINGS, sizes=(size,), vocabulary=80, minutes=1e-6)
+    folder, _ = trained
+    settings = dataclasses.replace(SETTINGS, vocabulary=80, minutes=1e-6)
     out = tmp_path / "smollm2-sibling"
     assert (
         training.train(str(model), settings, out, [conversations], start_from=folder)["steps"] == 1
@@ -195,9 +185,9 @@ def test_what_cannot_be_is_said_in_a_line(model: Path, trained, tmp_path, monkey
     with pytest.raises(ValueError, match="scores a part of its vocabulary") as caught:
         load(registry.resolve(str(folder)), torch.float32, backend="hf")
     assert "\n" not in str(caught.value)
-    wide = dataclasses.replace(SETTINGS, sizes=((1, 4096, 2, 16),))
+    wide = dataclasses.replace(SETTINGS, size=(1, 4096, 2, 16))
     with pytest.raises(ValueError, match="wider than"):
-        training.initial_networks(from_directory(model), wide, torch.arange(4))
+        training.initial_network(from_directory(model), wide, torch.arange(4))
     broken = tmp_path / "broken"
     shutil.copytree(folder, broken)
     tensors = load_file(broken / "model.safetensors")

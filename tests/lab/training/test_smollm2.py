@@ -178,7 +178,7 @@ def plan(model: Path, monkeypatch) -> build.DraftersSettings:
         eagle3=Eagle3Settings(
             feature_layers=(1, 2, 3), draft_vocab=64, intermediate=16, depth=2, steps=2, batch=64
         ),
-        sibling=SiblingSettings(sizes=((1, 16, 2, 16),), vocabulary=64, minutes=0.01, batch=256),
+        sibling=SiblingSettings(size=(1, 16, 2, 16), vocabulary=64, minutes=0.01, batch=256),
     )
 
 
@@ -209,7 +209,7 @@ def test_every_stage_is_done_once_and_the_card_says_how_well(tmp_path, plan, mon
     for other, says in (
         (own(plan, dtype="float64"), "--dtype was auto, is float64"),
         (own(plan, sibling=own(plan.sibling, minutes=0.02)), "--minutes was 0.01, is 0.02"),
-        (own(plan, sibling=own(plan.sibling, batch=128)), "the sibling's sizes or steps"),
+        (own(plan, sibling=own(plan.sibling, batch=128)), "the sibling's size or steps"),
         (own(plan, heads=own(plan.heads, epochs=3)), "--epochs was 2, is 3"),
         (
             own(plan, heads=own(plan.heads, epochs=3), eagle3=own(plan.eagle3, epochs=3)),

@@ -124,7 +124,7 @@ def _read_report(path: Path) -> dict[str, Any]:
 def train_sibling(
     settings: DraftersSettings, out: Path, report_progress: ReportProgress
 ) -> dict[str, Any]:
-    """Train small models of several sizes on its tokenizer; the fastest is ``smollm2-sibling``."""
+    """Train a small model on its tokenizer, into ``smollm2-sibling``."""
     folder = out / "smollm2-sibling"
     if not (folder / sibling.FILE).exists():
         resuming.save_settings(out, _identity(settings, "sibling"))

@@ -3,17 +3,12 @@
 Its embedding and its head are the larger model's, each multiplied by a matrix
 (:mod:`hierspec.zoo.sibling`), so that only layers and the two matrices are learnt. The larger
 model's likeliest tokens at every place of the texts are computed once; a step then runs the
-siblings alone.
-
-The planner's formula chooses the size, from acceptance on held-out text and the measured time of a
-call (:func:`estimate_speedups`).
+sibling alone.
 """
 
 from __future__ import annotations
 
 import json
-import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,15 +20,12 @@ from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from hierspec.errors import HierspecError
-from hierspec.lm.backend import Span
 from hierspec.lm.load import load
 from hierspec.lm.weights import EMBEDDING, HEAD, WeightSource
-from hierspec.planner.estimates import Chain, ideal
-from hierspec.planner.latency import latency
 from hierspec.profiling.settings import ReportProgress
 from hierspec.utils import machine
 from hierspec.verifiers.formulas import overlap
-from hierspec.zoo import fingerprint, registry, sibling
+from hierspec.zoo import fingerprint, sibling
 from hierspec_lab.training import texts
 from hierspec_lab.training.eagle3.measure import tokens_of_round
 from hierspec_lab.training.eagle3.start import most_frequent_ids
@@ -58,26 +50,23 @@ from hierspec_lab.training.store import FeatureStore, Passes, limited_reporter
 
 _LIKELIEST = 64  # tokens of the larger model's distribution that are learnt
 _DEPTH = 5  # tokens of a draft whose yield is reported
-_MAX_DRAFT = 8  # tokens, of the drafts priced in :func:`estimate_speedups`
 _PROMPT_WEIGHT = 0.2  # of a token of a prompt, relative to one that the model wrote
-_TIMED_CALLS = 30
-_TIMED_POSITION = 256  # of the token of a timed call
 _INITIAL_INPUT_RMS, _INITIAL_SCORES_RMS = 0.1, 0.5
 
 
 @dataclass(frozen=True, slots=True)
 class SiblingSettings:
-    """Which sizes are trained, on how much text, for how long.
+    """The size of a sibling, how many tokens it scores, and how long it is trained.
 
     Attributes:
-        sizes: (layers, hidden, heads, intermediate) of each; all are trained side by side.
+        size: (layers, hidden, heads, intermediate).
         vocabulary: v, how many tokens are scored.
         minutes: of training.
         batch: positions in a batch, padding included.
         longest: tokens read of a conversation; the rest is left out.
     """
 
-    sizes: tuple[tuple[int, int, int, int], ...] = ((2, 192, 3, 448),)
+    size: tuple[int, int, int, int] = (2, 192, 3, 448)
     vocabulary: int = 8192
     minutes: float = 45.0
     batch: int = 4096
@@ -153,16 +142,13 @@ def train(
     report_progress: ReportProgress = lambda stage, share: None,
     stop_after: int | None = None,
 ) -> dict[str, Any]:
-    """Train siblings of all sizes, and write the one with the largest speedup into ``output``.
-
-    The folder ``OUTPUT.training`` keeps all sizes; from there an interrupted training goes on.
+    """Train a sibling into ``output``; an interrupted training goes on from ``OUTPUT.training``.
 
     Args:
-        start_from: folder of a sibling of the settings' only size, to begin with its weights;
-            which tokens it scored does not matter.
+        start_from: folder of a sibling of the same size, to begin with its weights; which tokens it
+            scored does not matter.
 
-    Returns what ``sibling.json`` says: settings, figures on held-out texts, and the speedup of each
-    size.
+    Returns what ``sibling.json`` says: settings, and figures on held-out texts.
 
     Raises:
         HierspecError: no text to learn from, or a target that is not a Llama-shaped model with a
@@ -180,9 +166,8 @@ def train(
         raise HierspecError("too little text to learn from: give more --conversations")
     train_texts = [store.texts[i] for i in store.numbers()]
     ids = most_frequent_ids(train_texts, settings.vocabulary, source.config.vocab_size)
-    networks = initial_networks(source, settings, ids)
+    network = initial_network(source, settings, ids)
     if start_from is not None:
-        (network,) = networks.values()
         network.set_tensors(load_file(start_from / "model.safetensors"))
     teacher = likeliest(store, ids, report_progress)
     schedule = TimedSchedule(
@@ -194,8 +179,8 @@ def train(
         seconds=60 * settings.minutes,
     )
     result = fit(
-        nn.ModuleDict(networks),
-        _objective(networks, teacher, store, settings, report_progress),
+        network,
+        _objective(network, teacher, store, settings, report_progress),
         schedule,
         folder,
         settings.seed,
@@ -203,6 +188,8 @@ def train(
         stop_after=stop_after,
         show_progress=False,
     )
+    report_progress("measuring", 0.97)
+    layers, hidden, *_ = settings.size
     info = {
         "schema_version": sibling.SCHEMA,
         "model": target,
@@ -216,48 +203,32 @@ def train(
         "seconds": result["seconds"],
         "environment": machine.hardware(torch.device("cpu")),
         "curve": curve(folder / "sibling.jsonl", max_lines=60),
+        "size": f"{layers}x{hidden}",
+        "parameters": sum(p.numel() for p in network.parameters()),
+        "figures": measure(network, store, ids),
     }
-    descriptions = {}
-    for name, network in networks.items():
-        report_progress(f"measuring {name}", 0.97)
-        descriptions[name] = {
-            **info,
-            "size": name,
-            "parameters": sum(p.numel() for p in network.parameters()),
-            "figures": measure(network, store, ids),
-        }
-        _write(folder / name, network, ids, source, descriptions[name])
-    estimates = estimate_speedups(target, {name: folder / name for name in networks}, descriptions)
-    best = max(estimates, key=lambda name: estimates[name]["speedup"])
-    descriptions[best]["sizes"] = estimates
-    _write(output, networks[best], ids, source, descriptions[best])
-    return descriptions[best]
+    _write(output, network, ids, source, info)
+    return info
 
 
-def initial_networks(
-    source: WeightSource, settings: SiblingSettings, ids: Tensor
-) -> dict[str, SiblingNetwork]:
-    """Build untrained siblings of a model, decided by the seed."""
+def initial_network(source: WeightSource, settings: SiblingSettings, ids: Tensor) -> SiblingNetwork:
+    """Build an untrained sibling of a model, decided by the seed."""
+    layers, hidden, heads, intermediate = settings.size
     embedding = source.tensor(EMBEDDING).float()
+    if hidden > embedding.shape[1]:
+        raise HierspecError(f"a sibling of width {hidden} is wider than {source.name}")
     output = source.tensor(HEAD).float()[ids]
     # Of a symmetric matrix, the eigenvectors of the largest eigenvalues come last.
     directions = torch.linalg.eigh(embedding.T @ embedding).eigenvectors.flip(1)
-    networks = {}
-    for number, (layers, hidden, heads, intermediate) in enumerate(settings.sizes):
-        if hidden > embedding.shape[1]:
-            raise HierspecError(f"a sibling of width {hidden} is wider than {source.name}")
-        shape = Shape(
-            hidden,
-            layers,
-            heads,
-            intermediate,
-            vocab=source.config.vocab_size,
-            max_length=source.config.max_position_embeddings,
-        )
-        networks[f"{layers}x{hidden}"] = SiblingNetwork(
-            shape, embedding, output, directions[:, :hidden], settings.seed + number
-        )
-    return networks
+    shape = Shape(
+        hidden,
+        layers,
+        heads,
+        intermediate,
+        vocab=source.config.vocab_size,
+        max_length=source.config.max_position_embeddings,
+    )
+    return SiblingNetwork(shape, embedding, output, directions[:, :hidden], settings.seed)
 
 
 @torch.no_grad()
@@ -281,7 +252,7 @@ def likeliest(
 
 
 def _objective(
-    networks: dict[str, SiblingNetwork],
+    network: SiblingNetwork,
     teacher: Likeliest,
     store: FeatureStore,
     settings: SiblingSettings,
@@ -306,16 +277,12 @@ def _objective(
         taken = weights > 0
         columns, probs = (of_all[place[taken]] for of_all in teacher)
         learnt = Likeliest(columns.long(), probs)
-        total, parts = torch.zeros(()), {}
-        for name, network in networks.items():
-            state = network(ids)[-1][taken]
-            kl, tv = head_distances(state, network.head(), learnt, weights[taken])
-            total = total + kl_then_tv(kl, tv, step.progress)
-            parts |= {f"{name}_kl": kl.detach(), f"{name}_tv": tv.detach()}
+        kl, tv = head_distances(network(ids)[-1][taken], network.head(), learnt, weights[taken])
+        parts = {"kl": kl.detach(), "tv": tv.detach()}
         if step.number % 10 == 0:
             losses = " ".join(f"{float(part):.3f}" for part in parts.values())
             report_progress(f"step {step.number}, {losses}", 0.1 + 0.85 * step.progress)
-        return total, parts
+        return kl_then_tv(kl, tv, step.progress), parts
 
     return objective
 
@@ -365,55 +332,6 @@ def _draft_yields(acceptance: Tensor) -> Tensor:
     """
     drafts = F.pad(acceptance, (0, _DEPTH)).unfold(0, _DEPTH, 1)[: len(acceptance)]
     return tokens_of_round(drafts)
-
-
-def estimate_speedups(
-    target: str, folders: dict[str, Path], descriptions: dict[str, dict[str, Any]]
-) -> dict[str, dict[str, float]]:
-    """Estimate the speedup of each size on this machine, by the planner's formula.
-
-    Returns by name: ``acceptance`` (held-out, temperature 1), ``cost`` (a call's time in target
-    calls, measured), ``draft`` (the best length) and ``speedup`` over plain decoding, where a check
-    costs as much as one call.
-    """
-    larger = load(registry.open_weights(target), torch.bfloat16, backend="lean")
-    smaller = {
-        name: load(registry.open_weights(str(path)), torch.bfloat16)
-        for name, path in folders.items()
-    }
-    seconds = _time_calls({"": larger, **smaller})
-    speedups = {}
-    for name in folders:
-        acceptance = float(descriptions[name]["figures"]["all"]["acceptance"])
-        cost = seconds[name] / seconds[""]
-        estimates = ideal([cost, 1.0], [[None, acceptance], [None, None]])
-        prices = {
-            n: latency(estimates, Chain(models=(0, 1), budgets=(n,))).ms_per_token
-            for n in range(1, _MAX_DRAFT + 1)
-        }
-        length = min(prices, key=prices.__getitem__)
-        speedups[name] = {
-            "acceptance": acceptance,
-            "cost": round(cost, 4),
-            "draft": length,
-            "speedup": round(1 / prices[length], 4),
-        }
-    return speedups
-
-
-def _time_calls(backends: dict[str, Any]) -> dict[str, float]:
-    """Return the median seconds of a call of one token; backends are called alternately."""
-    times = {name: [] for name in backends}
-    caches = {name: backend.new_cache(_TIMED_POSITION + 1) for name, backend in backends.items()}
-    for _ in range(_TIMED_CALLS):
-        for name, backend in backends.items():
-            span = [Span(caches[name], _TIMED_POSITION, 1)]
-            start = time.perf_counter()
-            with torch.inference_mode():
-                h = backend.embed(torch.tensor([1]), span)
-                backend.head(backend.layers(h, 0, backend.num_layers, span))
-            times[name].append(time.perf_counter() - start)
-    return {name: statistics.median(seconds) for name, seconds in times.items()}
 
 
 def _write(

@@ -4,7 +4,7 @@ from collections import defaultdict
 
 import pytest
 import torch
-from branching import Branches
+from engine_law import outcome_law
 from joint_law import joint_law
 from peer_cases import ENTRIES
 from tiny_models import save_tiny
@@ -15,6 +15,7 @@ from hierspec_lab.bench.methods.base import RunRequest, Unavailable
 from hierspec_lab.bench.methods.ours import BenchModels
 from hierspec_lab.bench.peers.hf import TransformersMethod
 from hierspec_lab.bench.peers.sequential import SequentialMethod
+from hierspec_lab.verifiers.adapters import replace_torch_random
 
 THREE = 3  # tokens in the vocabulary: of two, a residual cannot be wrong
 WRITTEN = 3
@@ -34,20 +35,20 @@ def threes(tmp_path_factory):
     return found, law
 
 
-def distance(threes, method, patch, written=WRITTEN):
+def distance(threes, method, written=WRITTEN):
     """Total variation between a method's law and the target's; a failure is text of its own."""
     law = defaultdict(float)
     for tokens, share in threes[1].items():
         law[tokens[:written]] += share
-    branches = Branches(patch)
 
-    def program():
-        try:
-            return method.run([1, 2, 1, 0, 1], RunRequest(written, 0.8)).token_ids
-        except Unavailable:
-            return None
+    def program(rng):
+        with replace_torch_random(rng):
+            try:
+                return method.run([1, 2, 1, 0, 1], RunRequest(written, 0.8)).token_ids
+            except Unavailable:
+                return None
 
-    found = branches.law(program)
+    found = outcome_law(program)
     assert sum(found.values()) == pytest.approx(1.0, abs=1e-5)
     return sum(abs(found.get(key, 0.0) - law.get(key, 0.0)) for key in {*found, *law}) / 2
 
@@ -69,7 +70,7 @@ TOLD = {
 
 
 @pytest.mark.parametrize("how", TOLD)
-def test_transformers_law_is_the_targets(how, threes, monkeypatch):
+def test_transformers_law_is_the_targets(how, threes):
     models, _ = threes
     told = TOLD[how]
     if "generate" not in told:
@@ -80,10 +81,10 @@ def test_transformers_law_is_the_targets(how, threes, monkeypatch):
     method = TransformersMethod(how, models, told)
     method.run([1, 2], RunRequest(2))  # loads
     written = 2 if how == "lookup" else WRITTEN  # it is asked for a token per row: more paths
-    assert distance(threes, method, monkeypatch, written) < 1e-5
+    assert distance(threes, method, written) < 1e-5
 
 
-def test_transformers_ensemble_weight_is_caught_by_that_check(threes, monkeypatch):
+def test_transformers_ensemble_weight_is_caught_by_that_check(threes):
     """Its documented lossy option: half of the draft's law."""
     models, _ = threes
     told = {
@@ -92,18 +93,18 @@ def test_transformers_ensemble_weight_is_caught_by_that_check(threes, monkeypatc
     }
     method = TransformersMethod("ensemble", models, told)
     method.run([1, 2], RunRequest(2))
-    assert distance(threes, method, monkeypatch) > 1e-3
+    assert distance(threes, method) > 1e-3
 
 
 @pytest.mark.parametrize("method", ["standard", "naive_hsd", "capped_hsd"])
-def test_sequential_law(method, threes, monkeypatch):
+def test_sequential_law(method, threes):
     """The package's "capped" step is off by one position: lossy, or no law at all."""
     pytest.importorskip("seqspecdecod", reason="pip install sequential-speculative-decoding")
     models, _ = threes
     told = {"method": method, "draft_model": models.drafts[0], "gamma": 2}
     peer = SequentialMethod(method, models, told)
     peer.run([1, 2], RunRequest(1, 1.0))
-    far = distance(threes, peer, monkeypatch)
+    far = distance(threes, peer)
     if ENTRIES[f"sequential-{method.replace('_', '-')}"].lossless:
         assert far < 1e-5
     else:
