@@ -69,6 +69,9 @@ AVX2_PLAN = "smollm2-16bit-avx2-plan"  # greedily again, a copy in 4 bits among 
 AVX2_DRAFTS = "smollm2-16bit-avx2-drafts"  # both temperatures
 # exits with trained heads
 AVX2_EXITS = {0: "smollm2-16bit-avx2-exits", 1: "smollm2-16bit-avx2-exits-sampled"}
+# drafts under control, before and after places without a match were left out of its estimate
+AVX2_CONTROL = ("smollm2-16bit-avx2-control-before", "smollm2-16bit-avx2-control")
+OWN_BITS_AVX2 = "smollm2-own-bits-avx2-greedy"
 RELEASED = (
     *(
         file
@@ -78,6 +81,8 @@ RELEASED = (
     AVX2_PLAN,
     AVX2_DRAFTS,
     *AVX2_EXITS.values(),
+    *AVX2_CONTROL,
+    OWN_BITS_AVX2,
 )
 LLAMA_CPP = ("llama.cpp", "llama.cpp-prompt-lookup")
 TRANSFORMERS = tuple(

@@ -49,7 +49,7 @@ MISTAKES = [
 ]
 if LAB:  # whose models run without torch being asked
     MISTAKES += [
-        (["generate", "x", "--threads", "99999", "--target", "zoo:small"], "--threads must lie"),
+        (["generate", "x", "--threads", "99999", "--target", "zoo:trunk"], "--threads must lie"),
         (["generate", "x", "--target", "zoo:large?eps=a"], "is not a number"),
     ]
 CODE = """
