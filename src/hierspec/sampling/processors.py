@@ -100,12 +100,12 @@ def validate_processors(processors: Sequence[Any]) -> None:
         if isinstance(processor, list):  # transformers' own, which applies one after another
             validate_processors(cast("list[Any]", processor))
             continue
-        kind = type(processor)
-        if kind.__module__ == _MODULE and kind.__name__ not in _ROW_BY_ROW | _BY_ROW_INDEX:
-            is_watermark = kind.__name__ == "SynthIDTextWatermarkLogitsProcessor"
+        name = _own_name(processor)
+        if name and name not in _ROW_BY_ROW | _BY_ROW_INDEX:
+            is_watermark = name == "SynthIDTextWatermarkLogitsProcessor"
             option = "watermarking_config" if is_watermark else "it"
             raise HierspecError(
-                f"hierspec cannot run {kind.__name__} on drafts, since it is not a function of a "
+                f"hierspec cannot run {name} on drafts, since it is not a function of a "
                 f"row's ids and scores alone: leave {option} out"
             )
 
@@ -118,8 +118,7 @@ def row_processors(
 
 
 def _row_processor(processor: Any, row: int, num_rows: int, pads: torch.Tensor) -> RowFunction:
-    kind = type(processor)
-    name = kind.__name__ if kind.__module__ == _MODULE else ""
+    name = _own_name(processor)
     if num_rows == 1 or name in _ROW_BY_ROW:
         return RowProcessor(processor, pads) if pads.shape[1] else processor
     if name == "RepetitionPenaltyLogitsProcessor":

@@ -302,7 +302,7 @@ def _operand(x: Tensor) -> Any:
     """Return the type that products are made of: x's, but the interpreter has no bfloat16 there."""
     narrow = {torch.bfloat16: tl.bfloat16, torch.float16: tl.float16}
     knobs = getattr(triton, "knobs", None)  # since 3.4
-    is_interpreted = knobs.runtime.interpret if knobs else "TRITON_INTERPRET" in os.environ
+    is_interpreted = knobs.runtime.interpret if knobs else os.environ.get("TRITON_INTERPRET") == "1"
     return tl.float32 if is_interpreted else narrow.get(x.dtype, tl.float32)
 
 
